@@ -1,16 +1,17 @@
-"""Writes docs/faults.md: what bringup, transformers and MAX say of the same spoilt checkpoints.
+"""Writes docs/faults.md: what bringup, transformers and MAX report for the same faulty checkpoints.
 
     python benchmarks/faults.py [--table stored] [--max-python PATH] [--transformers-python PATH] [--saved FOLDER]
 
-The folders are small random models that transformers saves; the mutations of tests/check/mutations spoil them. The
-table `stored` is of quantised checkpoints, docs/faults-quantised.md. MAX runs in an environment of its own
-(`pip install max==26.7.0 safetensors`); without one its column says "not run". transformers loads AWQ, GPTQ and
-bitsandbytes with packages of theirs (`pip install gptqmodel optimum bitsandbytes`).
+The folders are small random models saved by transformers, each with one mutation of tests/check/mutations. The table
+`stored` is that of quantised checkpoints, docs/faults-quantised.md. MAX runs in a separate environment
+(`pip install max==26.7.0 safetensors`); without one its column is "not run". transformers needs other packages to load
+AWQ, GPTQ and bitsandbytes (`pip install gptqmodel optimum bitsandbytes`).
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import os
 import re
 import subprocess
@@ -38,25 +39,25 @@ MAX_SCRIPT, MAX_GRAPHS = (ROOT / "benchmarks" / name for name in ("faults_max.py
 TRANSFORMERS = ROOT / "benchmarks/faults_transformers.py"
 SUBJECTS = {
     "all": Subject(
-        "mistakes, and who finds them",
+        "mistakes, and the tools that find them",
         (
-            "The same spoilt folder is given to bringup, to transformers' `from_pretrained` with one forward pass,",
-            "and, for GPT-2 and Llama, to MAX: the model written on its Python API (benchmarks/faults_max_graphs.py,",
-            "whose logits agree with transformers' on the sound folders) and fed with the folder's weights. A mistake",
-            "in a rule is given to them as the folder that a conversion script with the same mistake writes; one in",
-            "the graph, to MAX in its graph. Small random models (of 2 or 3 layers) stand in for the published ones:",
-            "names, layouts and configs are those that transformers writes.",
+            "Each tool loads the same faulty folder: bringup, transformers with `from_pretrained` and one forward",
+            "pass, and, for GPT-2 and Llama, MAX with a model written in its Python API",
+            "(benchmarks/faults_max_graphs.py, whose logits agree with transformers' for the valid folders). If the",
+            "mistake is in a rule, the peers load the folder that a conversion script with the same mistake writes.",
+            "If it is in the graph, MAX has it in its graph. The models are small (2 or 3 layers) and random; names,",
+            "layouts and configs are those that transformers writes.",
         ),
         "",
         "tests/check/mutations",
     ),
     "stored": Subject(
-        "mistakes in quantised checkpoints, and who finds them",
+        "mistakes in quantised checkpoints, and the tools that find them",
         (
-            "The same spoilt folder is given to bringup and to transformers' `from_pretrained` with one forward pass.",
-            "Small random models (of 2 layers) stand in for the published ones: each matrix is stored as the format's",
-            "library stores it (tests/quantised), with the words that it leaves in config.json. Tensor parallelism is",
-            "asked of bringup alone. MAX has no graph here that reads quantised matrices.",
+            "bringup and transformers load the same faulty folder; transformers with `from_pretrained` and one",
+            "forward pass. The models are small (2 layers) and random. Each matrix is stored as the format's library",
+            "stores it (tests/quantised), with the keys that it writes to config.json. Only bringup is run with",
+            "tensor parallelism. No MAX graph here reads quantised matrices.",
         ),
         " --table stored",
         "tests/check/mutations/stored",
@@ -64,19 +65,18 @@ SUBJECTS = {
 }
 PAGES = {"all": ROOT / "docs/faults.md", "stored": ROOT / "docs/faults-quantised.md"}
 TABLES = {"all": MUTATIONS, "stored": STORED_MUTATIONS}
-PACKAGES = ("compressed-tensors", "gptqmodel", "optimum", "bitsandbytes")  # by which transformers loads
-AT_ONCE = 10  # folders a process: one with some 8 or 25 models on MAX stood still; why was not found
-PATIENCE = 1800  # seconds for them
+PACKAGES = ("peft", "compressed-tensors", "gptqmodel", "optimum", "bitsandbytes")  # with which transformers loads
+AT_ONCE = 10  # folders per process: a process with 8 or 25 models on MAX hung, for an unknown reason
+PATIENCE = 1800  # seconds for all of them
 QUIET = {"NO_COLOR": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "default", "COLUMNS": "110"}
 
 
-def run(python: str, script: Path, cases: Mapping[str, tuple[Path, Path | str]], place: Path) -> dict[str, Outcome]:
-    """What a peer says of each case's folder; logits are compared with those of the base of the same name.
+def run(python: str, script: Path, cases: Mapping[str, tuple[Path, Path | str]], saved: Saved) -> dict[str, Outcome]:
+    """The outcome of a peer for each case: key → (folder, MORE), where MORE is the script's second argument.
 
-    A process that stands still is ended; the folders that it has not come to are given to another. Raises
-    TimeoutError when it stands still at one twice.
+    A process that hangs is ended, and another continues with the remaining folders. Raises TimeoutError if it
+    hangs at the same folder twice.
     """
-    saved = Saved(place, f"{_version_of(python, script)}\0{script.read_text('utf-8')}")
     texts = {key: more.read_text("utf-8") if isinstance(more, Path) else more for key, (_, more) in cases.items()}
     found = {key: saved.find(folder, texts[key]) for key, (folder, _) in cases.items()}
     waiting, once = [key for key in cases if found[key] is None], ""
@@ -93,10 +93,15 @@ def run(python: str, script: Path, cases: Mapping[str, tuple[Path, Path | str]],
             saved.save(cases[key][0], texts[key], found[key])
         waiting = [key for key in waiting if key not in ended]
         if waiting and waiting[0] == once:
-            raise TimeoutError(f"{script.name} stands still at {once}")
+            raise TimeoutError(f"{script.name} hangs at {once}")
         once = waiting[0] if len(ended) < len(some) else ""
         print(f"{script.name}: {len(waiting)} folders left", flush=True)
     return found
+
+
+def saved_by(python: str, script: Path, place: Path) -> Saved:
+    """The saved outcomes of the installed version of a peer, in the folder `place`."""
+    return Saved(place, f"{_version_of(python, script)}\0{script.read_text('utf-8')}")
 
 
 def _version_of(python: str, script: Path) -> str:
@@ -109,8 +114,16 @@ def _installed(python: str, package: str) -> str:
     return subprocess.check_output([python, "-c", words], text=True).strip()
 
 
+def _packages(python: str) -> str:
+    """Those of `PACKAGES` that an interpreter has, with their versions."""
+    words = "from importlib.metadata import distributions; print(*(f'{d.name}={d.version}' for d in distributions()))"
+    found = subprocess.check_output([python, "-c", words], text=True).split()
+    versions = dict(each.split("=") for each in found)
+    return ", ".join(f"{package} {versions[package]}" for package in PACKAGES if package in versions)
+
+
 def _outcome(folder: Path) -> Outcome:
-    """What stands in a folder after a run; of the folder's own path, only its name is told."""
+    """The outcome that a run wrote to a folder; the folder's path is reduced to its name."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", (folder / "said.txt").read_text("utf-8"))
     text = re.sub(r"^(WARNING:[\w.]+:)?compiled \w+ on the fly .*\n?", "", text, flags=re.MULTILINE).replace(
         f"{folder.parent}/", ""
@@ -123,7 +136,7 @@ def _outcome(folder: Path) -> Outcome:
 
 
 def last_error(text: str) -> str:
-    """A traceback's last paragraph; what was printed before it stays."""
+    """The text with its traceback reduced to the last paragraph."""
     before, trace, rest = text.partition("Traceback (most recent call last):")
     if not trace:
         return text
@@ -134,7 +147,7 @@ def last_error(text: str) -> str:
 
 
 def graph_with(mutation: Mutation, folder: Path) -> Path:
-    """The MAX graphs with the mutation's mistake, where it has one there."""
+    """A copy of the MAX graphs with the mutation's mistake, if it has one in graphs."""
     source = MAX_GRAPHS.read_text("utf-8")
     for old, new in mutation.in_max:
         assert source.count(old) == 1, old
@@ -146,8 +159,11 @@ def graph_with(mutation: Mutation, folder: Path) -> Path:
 
 def outcomes(
     scratch: Path, mutations: Sequence[Mutation], python: str, max_python: str | None, place: Path
-) -> list[Row]:
-    """Writes every folder, and runs each peer once on all of them. MAX has graphs for GPT-2 and Llama only."""
+) -> tuple[list[Row], datetime.date]:
+    """Writes every folder and runs each peer on all of them. MAX has graphs for GPT-2 and Llama only.
+
+    Returns the rows, and the date of the oldest outcome of a peer.
+    """
     theirs: dict[str, tuple[Path, Path | str]] = {}
     ours: dict[str, tuple[Path, Path | str]] = {}
     sound = dict.fromkeys(mutation.base for mutation in mutations)
@@ -165,14 +181,18 @@ def outcomes(
             ours[mutation.key] = folder, graph_with(mutation, folder)
     bases = {of: of for of in sound} | {mutation.key: mutation.base for mutation in mutations}
     served = {key: case for key, case in ours.items() if bases[key] in ("gpt2", "llama")}
-    columns = [run(python, TRANSFORMERS, theirs, place)]
-    columns.append(run(max_python, MAX_SCRIPT, served, place) if max_python else {})
+    saved = [saved_by(python, TRANSFORMERS, place)]
+    columns = [run(python, TRANSFORMERS, theirs, saved[0])]
+    if max_python:
+        saved.append(saved_by(max_python, MAX_SCRIPT, place))
+    columns.append(run(max_python, MAX_SCRIPT, served, saved[1]) if max_python else {})
     for column in columns:
         for key, outcome in column.items():
             assert key not in BASES or (outcome.exit_code, outcome.text) == (0, ""), outcome
             if key not in sound:
                 outcome.compare(column[bases[key]])
-    return [Row(mutation, *(column.get(mutation.key) for column in columns)) for mutation in mutations]
+    rows = [Row(mutation, *(column.get(mutation.key) for column in columns)) for mutation in mutations]
+    return rows, min(each.oldest for each in saved)
 
 
 def main() -> None:
@@ -182,27 +202,27 @@ def main() -> None:
     parser.add_argument("--max-python", metavar="PATH", help="an interpreter that has max and safetensors")
     parser.add_argument("--only", nargs="*", metavar="KEY", help="print these rows, write nothing")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--saved", type=Path, metavar="FOLDER", help="keep what peers say there, and go by it")
+    parser.add_argument("--saved", type=Path, metavar="FOLDER", help="save the peers' outcomes there, and reuse them")
     options = parser.parse_args()
     python, subject = options.transformers_python, SUBJECTS[options.table]
     tools = f"transformers {_version_of(python, TRANSFORMERS)}", "MAX"
     if options.max_python:
         tools = tools[0], f"MAX {_version_of(options.max_python, MAX_SCRIPT)}"
         subject = replace(subject, options=f"{subject.options} --max-python PATH")
+    if others := _packages(python):
+        subject = replace(subject, folders=(*subject.folders, f"transformers loads with {others}."))
     if python != sys.executable:
-        others = ", ".join(f"{package} {_installed(python, package)}" for package in PACKAGES)
-        subject = replace(
-            subject,
-            options=f"{subject.options} --transformers-python PATH",
-            folders=(*subject.folders, f"transformers loads with {others}."),
-            torch=_installed(python, "torch"),
-        )
+        line = f"{subject.options} --transformers-python PATH"
+        subject = replace(subject, options=line, torch=_installed(python, "torch"))
+    if options.saved:
+        subject = replace(subject, options=f"{subject.options} --saved FOLDER")
     mutations = [each for each in TABLES[options.table] if options.only is None or each.key in options.only]
     with tempfile.TemporaryDirectory() as name:
-        rows = outcomes(Path(name), mutations, python, options.max_python, options.saved or Path(name, "saved"))
+        place = options.saved or Path(name, "saved")
+        rows, oldest = outcomes(Path(name), mutations, python, options.max_python, place)
     print(*(row.line() for row in rows), sep="\n")
     if options.only is None:
-        (options.out or PAGES[options.table]).write_text(page(rows, subject, tools), "utf-8")
+        (options.out or PAGES[options.table]).write_text(page(rows, subject, tools, oldest), "utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Runs a load on many folders after one import of the tool.
 
-What the load prints comes to stand in the folder's `said.txt`, its exit code in `exit_code`.
+The output of a load is written to `said.txt` in its folder, its exit code to `exit_code`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def each(arguments: Sequence[str], load: Callable[[Path, str], None]) -> None:
-    """`arguments` are FOLDER,MORE pairs; `load` gets the two. What it raises is told as the interpreter would."""
+    """`arguments` are FOLDER,MORE pairs for `load`. An exception is printed as a traceback; the exit code is 1."""
     terminal = [os.dup(stream) for stream in (1, 2)]
     for pair in arguments:
         name, _, more = pair.partition(",")

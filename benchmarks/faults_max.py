@@ -1,8 +1,8 @@
-"""What MAX says of checkpoint folders: the graph on its Python API, fed with the folder's weights.
+"""What MAX reports for checkpoint folders: a graph in its Python API, with the folder's weights.
 
 Run by faults.py with an interpreter that has `max` and `safetensors`: `python faults_max.py FOLDER,GRAPHS …`, GRAPHS
 being faults_max_graphs.py or a copy of it with a mistake. The adapter part is what a user of the API writes: names
-without their first one, Conv1D weights transposed, names and shapes of the dict left to `compile`.
+without their first component, Conv1D weights transposed; `compile` checks names and shapes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from safetensors import safe_open
 
 
 def tensors(folder: Path) -> dict[str, np.ndarray]:
-    """Those of `model.safetensors`, or of the files that the index names."""
+    """The tensors of `model.safetensors`, or of the files that the index names. Raises KeyError for a missing one."""
     index = folder / "model.safetensors.index.json"
     owners = json.loads(index.read_text("utf-8"))["weight_map"] if index.exists() else {}
     found: dict[str, np.ndarray] = {}

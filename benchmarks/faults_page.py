@@ -1,4 +1,4 @@
-"""docs/faults.md as text: a table of mutations, counts, and what each tool said."""
+"""The text of docs/faults.md: a table of mutations, counts, and the output of each tool."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ import numpy as np
 from tests.check.mutations.answer import answer_text, answer_to, names
 from tests.check.mutations.mutation import PAINS, Mutation
 
-SAME = 1e-4  # logits nearer than this are the same: sums in another order, values rounded once more
+SAME = 1e-4  # logits that differ by less are equal: sums in another order, values rounded once more
 NOT_RUN = "not run"
-UNREAD = "does not load the sound checkpoint either"
+UNREAD = "does not load the valid checkpoint either"
 LINES = 14  # of what a tool printed, at most
 
 
 @dataclass
 class Outcome:
-    """What a tool printed, its logits if it loads, and how far these are `off` those of the sound checkpoint.
+    """What a tool printed, and its logits float32 [1, 12, V] if it loads the checkpoint.
 
-    `reads` says whether it loads the sound one.
+    `off` is their largest absolute difference from the logits of the valid checkpoint; `reads`: whether the tool loads
+    the valid checkpoint.
     """
 
     exit_code: int
@@ -35,9 +36,10 @@ class Outcome:
     reads: bool = True
 
     def compare(self, sound: Outcome) -> None:
-        """With the outcome of the sound folder; of vocabularies of two sizes, the tokens that both have.
+        """Sets `off` and `reads` from the outcome of the valid folder; if the vocabularies differ in size, the tokens
+        that both have are compared.
 
-        Lines that are printed of the sound folder as well say nothing of a mistake.
+        Lines that are printed for the valid folder too are removed.
         """
         self.reads = not sound.exit_code
         usual = {_without_numbers(line) for line in sound.text.splitlines()} if self.reads else set[str]()
@@ -53,10 +55,10 @@ class Outcome:
         if not self.reads:
             return UNREAD
         if self.exit_code:
-            return "stops"
+            return "raises an error"
         if self.text:
             return "loads with a warning"
-        return "loads in silence, other logits" if self._moved else "loads in silence, the same logits"
+        return "loads silently, other logits" if self._moved else "loads silently, equal logits"
 
     @property
     def _moved(self) -> bool:
@@ -67,17 +69,17 @@ class Outcome:
         if self.exit_code:
             raised = re.findall(r"^(\w+(?:Error|Exception|NotFound\w*)):", self.text, re.MULTILINE)
             said = f"raises {raised[-1]}" if raised else f"exit {self.exit_code}"
-            return said if self.reads else f"{said}, of the sound one too"
-        return f"loads, {'warns' if self.text else 'says nothing'}; {self._logits()}"
+            return said if self.reads else f"{said}, also for the valid checkpoint"
+        return f"loads {'with a warning' if self.text else 'silently'}; {self._logits()}"
 
     def _logits(self) -> str:
         if not self.reads:
-            return "it does not load the sound one"
+            return "the valid checkpoint does not load"
         if self.off is None:
             return "no logits"
         if math.isnan(self.off):
-            return "the logits are NaN"
-        return f"logits off by {self.off:.2g}" if self._moved else "the same logits"
+            return "logits are NaN"
+        return f"logits differ by {self.off:.2g}" if self._moved else "equal logits"
 
     def as_markdown(self) -> str:
         """For the page, as Markdown."""
@@ -89,13 +91,13 @@ class Outcome:
 
 
 def _without_numbers(line: str) -> str:
-    """A line without what differs from run to run: numbers, and the ends of scratch folders' names."""
+    """A line without the parts that differ from run to run: numbers, and paths of temporary folders."""
     return re.sub(r"/tmp/\S+|[0-9.]+", "", line).strip()
 
 
 @dataclass(frozen=True)
 class Row:
-    """One mutation. An outcome is None where the tool has no place for the mistake, or was not run."""
+    """One mutation. An outcome is None if the mistake does not apply to the tool, or the tool was not run."""
 
     mutation: Mutation
     transformers: Outcome | None
@@ -112,7 +114,7 @@ class Row:
             f"{finding.severity}[{finding.code}]: {_short(finding.message, m)}\n  = help: {_short(finding.help, m)}"
             for finding in answer_to(m).findings
         ]
-        lines = ["", f"## {m.title}", "", f"Pain {m.pain}, {PAINS[m.pain]}; seen in {m.seen}.", ""]
+        lines = ["", f"## {m.title}", "", f"Category {m.pain}: {PAINS[m.pain]}. Source: {m.seen}.", ""]
         lines += ["bringup:", "", "```text", *said, "```"]
         for tool, outcome in zip(tools, (self.transformers, self.max), strict=True):
             if outcome:
@@ -121,36 +123,37 @@ class Row:
 
 
 def anchor(mutation: Mutation) -> str:
-    """As GitHub makes it of the heading."""
+    """The anchor that GitHub derives from the heading."""
     return re.sub(r"[^a-z0-9_ -]", "", mutation.title.lower()).replace(" ", "-")
 
 
 def _short(text: str, mutation: Mutation) -> str:
-    """Without the scratch folder."""
+    """The text without the path of the temporary folder."""
     return re.sub(rf"[^`\s(]*/(?={mutation.key}\b)", "", text)
 
 
 def _found(rows: list[Row]) -> int:
-    """Mutations that bringup answers with one finding, of the right code and name."""
+    """The number of mutations for which bringup reports one finding, with the expected code and name."""
     answers = [(row.mutation, answer_to(row.mutation).findings) for row in rows]
     return sum(len(f) == 1 and f[0].code == m.code and names(f[0], m.names) for m, f in answers)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a page is about: its title after the count, the folders that tools are given, and its tests."""
+    """The subject of a page: its title after the count, the folders that the tools load, and its tests."""
 
     title: str
     folders: tuple[str, ...]
     options: str
     tests: str
-    torch: str = version("torch")  # that of transformers
+    torch: str = version("torch")  # the version that transformers uses
 
 
-def page(rows: list[Row], subject: Subject, tools: tuple[str, str]) -> str:
-    """The whole page; `tools` are the peers' names and versions."""
+def page(rows: list[Row], subject: Subject, tools: tuple[str, str], oldest: datetime.date) -> str:
+    """The complete page; `tools` are the peers' names and versions, `oldest` is the date of their oldest outcome."""
     kinds = (
-        "stops", "loads with a warning", "loads in silence, other logits", "loads in silence, the same logits", UNREAD,
+        "raises an error", "loads with a warning", "loads silently, other logits", "loads silently, equal logits",
+        UNREAD,
     )  # fmt: skip
     columns = [row.transformers for row in rows], [row.max for row in rows]
     counts = [Counter(outcome.kind if outcome else NOT_RUN for outcome in column) for column in columns]
@@ -160,33 +163,34 @@ def page(rows: list[Row], subject: Subject, tools: tuple[str, str]) -> str:
         f"# {len(rows)} {subject.title}",
         "",
         f"bringup finds {_found(rows)} of {len(rows)} and names the parameter, module, tensor, key or file that is",
-        f"wrong, with one diagnostic each: {early}. Of the others:",
+        f"wrong, with one diagnostic each: {early}. The other tools:",
         "",
         f"| | {tools[0]} | {tools[1]} |",
         "|---|---|---|",
         *(f"| {kind} | {counts[0][kind]} | {counts[1][kind]} |" for kind in kinds if counts[0][kind] + counts[1][kind]),
-        f"| {NOT_RUN}, or has no place for the mistake | {counts[0][NOT_RUN]} | {counts[1][NOT_RUN]} |",
+        f"| {NOT_RUN}, or does not apply | {counts[0][NOT_RUN]} | {counts[1][NOT_RUN]} |",
         "",
         *subject.folders,
-        f"`off by` compares the logits of 12 tokens with those of the sound folder; what is nearer than {SAME:g}",
-        "counts as the same.",
+        "`logits differ by` is the largest difference from the logits of the valid folder, over 12 tokens; below",
+        f"{SAME:g} they count as equal.",
         "",
-        "What finds it: `check` reads headers only. `compile` looks at the values as it writes them. `verify` compares",
-        "with transformers on the same checkpoint, and so finds what is wrong in rules and graphs. What is wrong in",
-        "the file itself, with names and shapes that fit, any tool computes alike: it takes activations that were",
-        "saved from the model before it was converted (`verify --save`), to which `verify --against` holds it.",
-        "`reverse` takes the arrays back to the published layout.",
+        "The command that finds a mistake is in parentheses. `check` reads headers only. `compile` checks values as it",
+        "writes them. `verify` compares with transformers on the same checkpoint, so it finds mistakes in rules and",
+        "graphs. If the file itself is wrong, and its names and shapes fit, every tool computes the same wrong logits;",
+        "`verify --against` compares with activations saved before the model was converted (`verify --save`).",
+        "`reverse` restores the published layout from the arrays.",
         "",
         f"Written on {datetime.date.today()} by `python benchmarks/faults.py{subject.options}`, with bringup",
         f"{version('bringup')}, {tools[0]} (torch {subject.torch}), {tools[1]}, Python",
-        f"{platform.python_version()}, on CPU. The mutations are the table of {subject.tests}, whose tests hold",
-        "this page's column to what bringup says.",
+        f"{platform.python_version()}, on CPU. The mutations are the table of {subject.tests}; its tests compare",
+        "the column of bringup on this page with what bringup reports. The outcomes of the other tools are of",
+        f"{oldest} or later.",
         "",
-        f"| mistake | pain | bringup | {tools[0]} | {tools[1]} |",
+        f"| mistake | category | bringup | {tools[0]} | {tools[1]} |",
         "|---|---|---|---|---|",
         *(row.line() for row in rows),
         "",
-        "Pains, in the order of how often and how badly they hurt: "
+        "Categories, ordered by how frequent and how harmful they are: "
         + "; ".join(f"{number} {pain}" for number, pain in PAINS.items())
         + ".",
     ]

@@ -1,28 +1,32 @@
-"""What peers said of folders, saved as they say it: a run that ends early, or is ended, goes on where it was."""
+"""Outcomes of peers, saved as they arrive, so that an interrupted run can resume."""
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from faults_page import Outcome
 
 
-@dataclass(frozen=True)
+@dataclass
 class Saved:
-    """Outcomes in a folder: a JSON file each, with the logits in a file of the same name. `tool` is all but the folder
-    that decides what is said: the name and version of the tool, and the text of the script that calls it."""
+    """Outcomes in a folder: one JSON file each, with the logits in an .npy file of the same name. An outcome depends on
+    the checkpoint's folder and on `tool`: the tool's name and version, and the text of the script that calls it.
+    `oldest` is the date of the oldest outcome that `find` returned."""
 
     place: Path
     tool: str
+    oldest: datetime.date = field(default_factory=datetime.date.today)
 
     def find(self, folder: Path, more: str) -> Outcome | None:
         file = self._file(folder, more)
         if not file.is_file():
             return None
+        self.oldest = min(self.oldest, datetime.date.fromtimestamp(file.stat().st_mtime))
         words, logits = json.loads(file.read_text("utf-8")), file.with_suffix(".npy")
         return Outcome(words["exit_code"], words["text"], np.load(logits) if logits.is_file() else None)
 

@@ -1,4 +1,4 @@
-"""What transformers says of checkpoint folders: `from_pretrained`, and one forward pass of 12 tokens."""
+"""What transformers reports for checkpoint folders: `from_pretrained`, and one forward pass of 12 tokens."""
 
 from __future__ import annotations
 

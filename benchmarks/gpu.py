@@ -1,7 +1,7 @@
-"""Kernels and models on a card: right against float64 and transformers, fast next to transformers and torch.compile.
+"""Kernels and models on a GPU: errors compared with float64 and transformers, times with those of other programs.
 
-`python -m benchmarks.gpu` on a machine with a card, which needs no network; METHOD.md says how, and what is measured.
-`--dry-run` does the part of correctness with tiny models in the emulator, on any machine.
+`python -m benchmarks.gpu` on a machine with a GPU; it needs no network. METHOD.md describes the method. `--dry-run`
+runs the correctness part with tiny models in the emulator, on any machine.
 """
 
 from __future__ import annotations

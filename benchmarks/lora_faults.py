@@ -1,4 +1,4 @@
-"""Writes docs/lora-faults.md: what bringup, peft and transformers say of the same broken adapters.
+"""Writes docs/lora-faults.md: what bringup, peft and transformers report for the same broken adapters.
 
     python benchmarks/lora_faults.py
 
@@ -36,7 +36,7 @@ from tests.lora.broken import BROKEN, OTHERS, SOUND, Broken, findings  # noqa: E
 from tests.lora.written import TOKENS, saved_base, write  # noqa: E402
 
 PAGE = ROOT / "docs/lora-faults.md"
-SAME = 1e-5  # logits nearer than this are the same
+SAME = 1e-5  # logits that differ by less are equal
 LINES = 8  # of what a tool printed, at most
 
 
@@ -49,29 +49,29 @@ class Outcome:
     logits: np.ndarray | None = None
 
     def verdict(self, base: np.ndarray, sound: np.ndarray | None) -> str:
-        """For the table: compared with the base without an adapter, and with the sound adapter."""
+        """For the table: compared with the base without an adapter, and with the valid adapter."""
         if self.logits is None:
             return f"raises {self.error.partition(':')[0].rpartition('.')[2]}"
-        return f"loads, {'warns' if self.text else 'says nothing'}; {self._logits(base, sound)}"
+        return f"loads {'with a warning' if self.text else 'silently'}; {self._logits(base, sound)}"
 
     def _logits(self, base: np.ndarray, sound: np.ndarray | None) -> str:
         found = self.logits
         assert found is not None
         if not np.isfinite(found).all():
-            return "the logits are NaN"
+            return "logits are NaN"
         if found.shape != base.shape:
             return "logits of another vocabulary"
         if np.abs(found - base).max() <= SAME:
             return "the base's logits"
         if sound is None:
-            return "logits of neither"
+            return "other logits than the base's"
         off = float(np.abs(found - sound).max())
-        return "the sound adapter's logits" if off <= SAME else f"logits off by {off:.2g}"
+        return "the valid adapter's logits" if off <= SAME else f"logits differ by {off:.2g}"
 
     @property
     def kind(self) -> str:
         """For the counts."""
-        return "stops" if self.logits is None else "loads with a warning" if self.text else "loads in silence"
+        return "raises an error" if self.logits is None else "loads with a warning" if self.text else "loads silently"
 
 
 def of_peft(base: Path, lora: Path) -> Any:
@@ -91,7 +91,7 @@ def of_transformers(base: Path, lora: Path) -> Any:
 
 
 def run(load: Callable[[Path, Path], Any], base: Path, lora: Path) -> Outcome:
-    """What a tool says and computes."""
+    """What a tool prints and computes."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     loggers = [logging.getLogger(name) for name in ("transformers", "peft", "")]
@@ -113,7 +113,7 @@ def run(load: Callable[[Path, Path], Any], base: Path, lora: Path) -> Outcome:
 
 
 def _plain(text: str) -> str:
-    """Without colours, and without what a sound adapter is given too."""
+    """The text without colours, and without lines that are printed for the valid adapter too."""
     lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
     return "\n".join(line.rstrip() for line in lines if line.strip() and "Model config" not in line)
 
@@ -129,7 +129,7 @@ def section(broken: Broken, found: list[Diagnostic], outcomes: dict[str, Outcome
             "",
             f"{tool}:",
             "",
-            *(["```text", *(line[:300] for line in printed), "```"] if printed else ["says nothing."]),
+            *(["```text", *(line[:300] for line in printed), "```"] if printed else ["prints nothing."]),
         ]
     return lines
 
@@ -167,25 +167,26 @@ def main() -> None:
             anchor = re.sub(r"[^a-z0-9_ -]", "", broken.title.lower()).replace(" ", "-")
             table.append(f"| [{broken.title}](#{anchor}) | {broken.code} ({broken.phase}) | {' | '.join(verdicts)} |")
             sections += section(broken, found, outcomes, place)
-    kinds = ("stops", "loads with a warning", "loads in silence")
+    kinds = ("raises an error", "loads with a warning", "loads silently")
     lines = [
-        f"# {len(BROKEN)} broken adapters, and who says so",
+        f"# {len(BROKEN)} broken adapters, and the tools that report them",
         "",
-        f"bringup names each of {len(BROKEN)} with one diagnostic and loads none. Of the others:",
+        f"bringup reports each of {len(BROKEN)} with one diagnostic and loads none. The other tools:",
         "",
         f"| | {' | '.join(tools)} |",
         "|---|" + "---|" * len(tools),
         *(f"| {kind} | {' | '.join(str(counts[tool][kind]) for tool in tools)} |" for kind in kinds),
         "",
-        "The same folder is given to `bringup lora check` (or `merge`, where only values show the mistake), to",
-        "peft's `PeftModel.from_pretrained` and to transformers' `load_adapter`, each with one forward pass. `off by`",
-        f"compares the logits of {len(TOKENS)} tokens with those of the sound adapter; what is nearer than {SAME:g}",
-        "counts as the same. `the base's logits`: the adapter was loaded and does nothing.",
+        "Each tool loads the same folder: `bringup lora check` (or `merge`, if only values show the mistake), peft's",
+        "`PeftModel.from_pretrained` and transformers' `load_adapter`, the last two with one forward pass.",
+        "`logits differ by` is the largest difference from the logits of the valid adapter, over "
+        f"{len(TOKENS)} tokens;",
+        f"below {SAME:g} they count as equal. `the base's logits`: the adapter was loaded without effect.",
         "",
         f"Written on {datetime.date.today()} by `python benchmarks/lora_faults.py`, with bringup",
         f"{version('bringup')}, {', '.join(tools)}, torch {version('torch')},",
-        f"Python {platform.python_version()}, on CPU. The mistakes are the table of tests/lora/broken.py, whose tests",
-        "hold this page's column to what bringup says.",
+        f"Python {platform.python_version()}, on CPU. The mistakes are the table of tests/lora/broken.py; its tests",
+        "compare the column of bringup on this page with what bringup reports.",
         "",
         f"| mistake | bringup | {' | '.join(tools)} |",
         "|---|---|" + "---|" * len(tools),

@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Each call of an entry, compiled, from torch's own inputs: how far its results are from torch's."""
+"""The error of each call of an entry, compiled separately and run on torch's inputs."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ COLLECT = "collect"
 
 @dataclass(frozen=True, slots=True)
 class CallError:
-    """How far one call's results are from torch's: its values, and the states it leaves, the worst of which is `left`
-    by the name `state`.
+    """The error of one call, as `relative`: `value` of its results, `state_error` of the states that it writes.
+
+    `state` is the name of the state with the largest error, `left` its array after the call.
     """
 
     name: str
@@ -45,6 +46,7 @@ class CallError:
 
     @property
     def worst(self) -> float:
+        """The larger of the two errors."""
         return max(self.value, self.state_error)
 
 
@@ -54,7 +56,7 @@ def call_names(entry: Entry) -> list[str]:
 
 
 def separated(program: Program, entry: Entry) -> Program:
-    """The entry with every call on its own: the values it took are states; the results of all are collected."""
+    """The entry with its calls separated: the inputs of each call are states, and all results are collected."""
     blocks = program.interface.max_blocks
     functions: dict[str, tuple[Function, ExportedProgram]] = {}
     states: dict[str, TensorSpec] = {spec.name: spec for spec in program.interface.states}
@@ -92,7 +94,7 @@ def compare_calls(
     states: Mapping[str, np.ndarray],
     lower: Lower,
 ) -> list[CallError]:
-    """Runs the separated entry from `states`, with the values that torch's runs took."""
+    """Runs the separated entry from `states`, with the inputs of torch's runs; returns the error of each call."""
     executor = lower(separated(program, entry))
     given = {
         run.call.prefix + value_name(index): array for run in runs for index, array in enumerate(arrays(run.values))

@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUntypedBaseClass=false
-"""What a graph chooses by `topk` (experts, keys): the scores, what was chosen, and choices made for it.
+"""What a graph selects with `topk` (experts, keys): scores, selected indices, and the replay of a selection.
 
-A choice is the one place where rounding does not stay small: two scores that rounding cannot tell apart give two
-experts. So a choice that 16 bits make otherwise is taken over in float32 before the logits are compared.
+Only in selections the effect of rounding is not small: if rounding cannot tell two scores apart, two programs may
+select different experts. So the selections of the 16-bit graph are replayed in float32 before logits are compared.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bringup.compile.parity.rounding import rms
 
-# A choice is open where scores are closer than so many times what rounding moves those of its row, or of the median row
-# where that is more. One row's rounding may be small by chance; what is tried has to give the logits in any case.
+# A choice is open if scores differ by less than this multiple of the rounding of its row's scores, or of the median
+# row's if that is larger: the rounding of one row may be small by chance. A choice counts only if it explains the
+# logits.
 OPEN = 12.0
-ALTERNATIVES = 16  # other choices that are tried in the place of one, the closest first
+ALTERNATIVES = 16  # other choices that are tried for one, the closest first
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One `topk` of one step: scores [N, …, E] in float32, and the indices [N, …, k] that were taken."""
+    """One `topk` of one step: scores [N, …, E] in float32, and the selected indices [N, …, k], along `axis`."""
 
     scores: torch.Tensor
     taken: torch.Tensor
@@ -35,9 +36,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Choices to make: row r of a step replays the first `held[r]` of `choices` and makes those after by itself.
+    """Choices to replay: row r of a step replays the first `held[r]` of `choices` and computes the others.
 
-    `held` is int64 [N]; a choice of another number of rows is replayed whole.
+    `held` is int64 [N]. A choice with another number of rows is replayed for all of them.
     """
 
     choices: tuple[Choice, ...]
@@ -45,11 +46,11 @@ class Plan:
 
     @staticmethod
     def of(choices: Sequence[Choice], rows: int) -> Plan:
-        """All of these."""
+        """A plan that replays all of these for `rows` rows."""
         return Plan(tuple(choices), torch.full((rows,), len(choices)))
 
     def turned(self, index: int, swaps: dict[int, Swap]) -> Plan:
-        """The same where these rows swap in the choice at `index`, and make those after by themselves."""
+        """The same plan with `swaps`, by row, in the choice at `index`; these rows compute the choices after it."""
         choice, held = self.choices[index], self.held.clone()
         taken = choice.taken.movedim(choice.axis, -1).clone()
         for row, swap in swaps.items():
@@ -63,7 +64,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """In one choice of a row, at `place` of the axes between: `into` is taken and not `out`."""
+    """In one choice of a row, at `place` of the flattened middle axes: `into` is selected instead of `out`."""
 
     place: int
     out: int
@@ -71,7 +72,7 @@ class Swap:
 
 
 class Choosing(TorchDispatchMode):
-    """Records each choice in `choices`. Those of a plan are replayed in turn; the values are the graph's own."""
+    """Records each choice in `choices`. Those of a plan are replayed in order; the values are computed by the graph."""
 
     def __init__(self, plan: Plan | None = None) -> None:
         super().__init__()
@@ -96,8 +97,9 @@ class Choosing(TorchDispatchMode):
 
 
 def moved(rounded: Sequence[Choice], exact: Sequence[Choice], rows: int) -> list[np.ndarray | None]:
-    """Of each choice float64 [rows]: what rounding moves the scores of a row, RMS. None for a choice that leaves
-    nothing, or is of no rows.
+    """The RMS of the rounding of each row's scores, float64 [rows], for each choice.
+
+    None for a choice that selects everything, or that has fewer rows.
     """
     found: list[np.ndarray | None] = []
     for low, high in zip(rounded, exact, strict=True):
@@ -110,7 +112,7 @@ def moved(rounded: Sequence[Choice], exact: Sequence[Choice], rows: int) -> list
 
 
 def swaps(choice: Choice, row: int, within: float) -> list[Swap]:
-    """The other choices that a row may make where scores `within` of one another are equal: the closest first."""
+    """The other choices of a row if scores that differ by at most `within` count as equal; the closest first."""
     scores = choice.scores[row].movedim(choice.axis if choice.axis < 0 else choice.axis - 1, -1)
     taken = choice.taken[row].movedim(choice.axis if choice.axis < 0 else choice.axis - 1, -1)
     found: list[tuple[float, Swap]] = []

@@ -1,8 +1,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Smaller programs made of a program: its functions run again under `torch.export`, with other inputs and outputs.
+"""Smaller programs, derived from a program: its functions are exported again, with other inputs and outputs.
 
-What a call takes from the call before it, and what an operation takes from the one before it, becomes a state. An
-executor whose states are set to torch's values then computes each part from inputs that are torch's own.
+The values that a call or an operation gets from the one before it become states. So an executor whose states are set
+to torch's values computes each part from torch's inputs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Body = Callable[[Tensors, Tensors, "tuple[Tensor, ...]", "tuple[Tensor, ...]"], 
 
 
 def value_name(index: int) -> str:
-    """The state that stands for a function's value of that index; relative to the call's prefix."""
+    """The name of the state for a function's value of that index, relative to the call's prefix."""
     return f"value.{index}"
 
 
@@ -38,7 +38,7 @@ def traced(
     step: Sequence[TensorSpec],
     max_blocks: int,
 ) -> ExportedProgram:
-    """Traces a body as `program.Function` describes one. Operations keep the source lines of what they came from."""
+    """Exports a body with the arguments of a `program.Function`. Operations have the source lines of their origin."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.export import Dim, export
@@ -76,7 +76,7 @@ def user_inputs(exported: ExportedProgram | Functional) -> list[Any]:
 
 
 def spec_of(node: Any, name: str = "") -> TensorSpec:
-    """Shape and dtype of a node; a size that is not fixed (the number of cache blocks) is 2."""
+    """Shape and dtype of a node's result; a symbolic size (the number of cache blocks) is 2."""
     value = node.meta["val"]
     shape = tuple(size if isinstance(size, int) else 2 for size in value.shape)
     return TensorSpec(name=name or node.name, shape=shape, dtype=str(value.dtype).removeprefix("torch."))
@@ -100,7 +100,7 @@ class Signature:
 def with_values_as_states(
     function: Function, exported: ExportedProgram, max_blocks: int, extra: Mapping[str, TensorSpec], body: Body
 ) -> tuple[Function, ExportedProgram]:
-    """The function again, as `body` runs it; its values, and `extra`, are states: an executor can be given them."""
+    """The function exported again, with `body` as its code; its values, and `extra`, are states."""
     taken = Signature(function, exported, max_blocks)
     given = {value_name(index): spec for index, spec in enumerate(taken.values)}
     states = {**taken.states, **given, **extra}
@@ -120,7 +120,7 @@ def program_of(
     functions: Mapping[str, tuple[Function, ExportedProgram]],
     states: Sequence[TensorSpec],
 ) -> Program:
-    """A program of one entry, like `entry` in its step, over weights of the parent."""
+    """A program with one entry, with the step of `entry` and weights of the parent."""
     whole = parent.interface
     used = {name for call in calls for name in bound(call, functions[call.function][0].weights)}
     alone = Entry(
@@ -144,7 +144,7 @@ def program_of(
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:
-    """All elements in one row of float32, so that an entry's one output shows them."""
+    """All elements in one float32 vector, so that an entry's single output contains them."""
     import torch
 
     return torch.cat([tensor.to(torch.float32).reshape(-1) for tensor in tensors])

@@ -1,4 +1,4 @@
-"""Where a verification departs between torch and a target: an operation of the compiled program, or the whole."""
+"""The place where a target departs from torch: an operation of the compiled program, or only the complete program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bringup.diagnostics import Diagnostic
 
 @dataclass(slots=True)
 class Departure:
-    """What a bisection between torch and a target found. `calls` are those of the departing step's entry."""
+    """The result of a bisection between torch and a target. `calls` are those of the departing step's entry."""
 
     feed: Feed
     what: str
@@ -40,8 +40,8 @@ Scaled = Callable[[Executor], Collection[str]]
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A step, what of it departs, torch's states before it, and what it gives: logits and states, by torch and in
-    float32.
+    """A step: the name of what departs in it, torch's states before it, and the logits and states after it, by torch
+    (`wanted`) and in float32 (`exact`).
     """
 
     feed: Feed
@@ -51,7 +51,7 @@ class _Step:
     exact: Arrays
 
     def departing(self, given: Arrays, dtype: str) -> str:
-        """The first of `given` that is not what torch gives; "" when all are."""
+        """The name of the first array of `given` that departs from torch's; "" if none does."""
         return next(
             (name for name, array in self.wanted.items() if not near(given[name], array, self.exact[name], dtype)), ""
         )
@@ -59,11 +59,11 @@ class _Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bisection:
-    """A program, what a target made of it, and the steps that it took.
+    """A program, its executor on a target, and the steps that the executor ran.
 
-    `exact` is the graph in float32. `scaled` gives the entries in which an executor has an operation that is off on
-    average, of those that take these steps; `suspects` are those of `executor`. `device` is that of `executor`, None
-    for the target's default.
+    `exact` is the graph in float32. `scaled` returns, for an executor, the entries of these steps that have an
+    operation that is wrong on average; `suspects` are those of `executor`. `device` is the device of
+    `executor`, None for the target's default.
     """
 
     program: Program
@@ -78,11 +78,11 @@ class Bisection:
     suspects: Collection[str]
 
     def run(self) -> Departure | None:
-        """Repeats the steps by torch and by `executor`, and follows the first that departs down to an operation.
+        """Repeats the steps with torch and with `executor`, and locates the operation in the first that departs.
 
-        A step departs when its logits or the states it leaves do; in 16 bits, when they are further from those of
-        `exact` than torch's rounding explains. Where none does, in 16 bits, every operation of every entry is held to
-        torch's, on average too. None when nothing departs.
+        A step departs if its logits or the states after it do; in 16 bits, if their error compared with `exact` exceeds
+        what torch's rounding explains. If none departs, in 16 bits every operation of every entry is compared with
+        torch's, also on average. None if nothing departs.
         """
         steps = self._steps()
         departing = next((step for step in steps.values() if step.what), None)
@@ -110,7 +110,7 @@ class Bisection:
         return departure
 
     def _averaged(self, steps: Mapping[str, _Step]) -> Departure | None:
-        """The operations of each entry's first step, those of `suspects` first: one call of each function."""
+        """Compares the operations of each entry's first step, in one call of each function; `suspects` first."""
         target = self.selection.name
         ordered = sorted(steps.values(), key=lambda step: step.feed.entry not in self.suspects)
         parts = {step.feed.entry: self._parts(step) for step in ordered}
@@ -130,7 +130,7 @@ class Bisection:
         return Departure(ordered[0].feed, "", finding=_across_calls(ordered[0].feed.entry, target))
 
     def _parts(self, step: _Step) -> list[Callable[[], Operations]]:
-        """The operations of the first call of each function; made when they are needed, for they hold every result."""
+        """The operations of the first call of each function; created when needed, because they hold every result."""
         entry = self.program.interface.entry(step.feed.entry)
         firsts = {run.call.function: run for run in reversed(self._runs(step))}
         return [partial(Operations, self.program, entry, run, step.feed.step, self._lower) for run in firsts.values()]
@@ -144,7 +144,7 @@ class Bisection:
         return lowered(self.selection, self.weights, self.device)
 
     def _steps(self) -> dict[str, _Step]:
-        """The first step of each entry, up to the first that departs: that is then the last, and its entry's."""
+        """The first step of each entry; or, if a step departs, only the first such step."""
         torch = TorchExecutor(self.program.exported, self.program.interface, self.weights)
         found: dict[str, _Step] = {}
         run = -1
@@ -164,7 +164,9 @@ class Bisection:
         return found
 
     def _whole(self, step: _Step) -> Diagnostic:
-        """Every call is right by itself: is it what is compiled across calls, or is the bundle another program?"""
+        """The finding if every call agrees when compiled separately: an error across calls, or another program in
+        the bundle.
+        """
         fresh = self._lower(self.program)
         fresh.set_states(step.before)
         of_bundle = not step.departing(_results(fresh, step.feed), self.dtype)
@@ -179,21 +181,21 @@ def _other_bundle(entry: str, target: str) -> Diagnostic:
 
 
 def _across_calls(entry: str, target: str) -> Diagnostic:
-    message = f"every call of `{entry}` agrees with torch when compiled by itself, together they do not"
+    message = f"every call of `{entry}` agrees with torch when compiled separately, together they do not"
     return whole_departs(
-        message, f"`{target}` goes wrong across calls: compile with --dump-dir DIR and report it with the files"
+        message, f"`{target}` is wrong across calls: compile with --dump-dir DIR and report it with the files"
     )
 
 
 def _results(executor: Executor, feed: Feed) -> dict[str, np.ndarray]:
-    """The logits of a step that count, and every state it leaves, as far as a step can read it."""
+    """The logits of a step, without padding, and the part of every state that a later step can read."""
     logits = executor.step(feed.entry, feed.step)["logits"]
     states = {name: readable(state) for name, state in executor.states().items()}
     return {"logits": logits[: len(feed.logits)], **states}
 
 
 def _of_graph(exact: Eager, feed: Feed, interface: Interface) -> dict[str, np.ndarray]:
-    """The same, as the graph computes it in float32."""
+    """The same, computed by the graph in float32."""
     count = feed.end - feed.first
     logits = exact(feed.step, decode=feed.decode).float().numpy()[count - len(feed.logits) : count]
     buffers = {name: buffer.numpy() for name, buffer in exact.module.named_buffers()}

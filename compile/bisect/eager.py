@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""The graph's own code run by torch, module by module, beside a reference's activations."""
+"""The graph's own code, run by torch, and its modules on a reference's activations."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from bringup.graphs.core.to_torch import to_torch
 
 
 class Eager:
-    """The job's graph with its weights and zeroed states; takes the steps of a session one after the other.
+    """The job's graph with its weights and zeroed states; runs the steps of a session one after the other.
 
-    Its caches have the sizes of a program's, rings among them. Without `sizes` they are those of one sequence of
-    `context` tokens, and one step may take in all of them.
+    Its caches, ring caches included, have the sizes of a program's. Without `sizes` they are those of one sequence of
+    `context` tokens, and one step may have all of them.
     """
 
     def __init__(self, job: Job, context: int, sizes: CacheSizes | None = None) -> None:
@@ -42,7 +42,7 @@ class Eager:
             self.module.get_submodule(owner)._buffers[leaf] = torch.zeros(buffer.shape, dtype=buffer.dtype)
 
     def __call__(self, step: Mapping[str, np.ndarray], *, decode: bool = False) -> Tensor:
-        """Logits of every row of a step, which holds what the model takes besides tokens as well.
+        """Logits [N, V] of every row of a step, which includes the model's inputs besides tokens.
 
         `decode` is that of `Step`.
         """
@@ -58,7 +58,7 @@ class Eager:
             return self.module.epilogue(*carried)
 
     def whole(self, tokens: Sequence[int]) -> np.ndarray:
-        """Logits of a sequence from its start, float32 [T, V], by steps as long as the caches allow."""
+        """Logits of a sequence from its start, float32 [T, V], in steps as long as the caches allow."""
         chunk, parts = self.sizes.chunk, list[np.ndarray]()
         for first in range(0, len(tokens), chunk):
             some = tokens[first : first + chunk]
@@ -76,18 +76,18 @@ class Eager:
         return {name: self.module.get_buffer(name).clone() for name in self.states}
 
     def restore(self, states: Mapping[str, Tensor]) -> None:
-        """Puts states back that `copy_of_states` gave."""
+        """Restores states that `copy_of_states` returned."""
         for name, state in states.items():
             self.module.get_buffer(name).copy_(state)
 
     def observe(
         self, step: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], *, decode: bool = False
     ) -> tuple[list[Seen], Shapes]:
-        """Each module of one step that the reference has too, in the order in which modules end.
+        """Each module of one step that the reference has too, in the order in which modules finish.
 
-        `theirs` is keyed as `record` does it: [count, …] for the step's tokens without padding. Also gives the shapes
-        of the outputs that the reference has in another shape. Of a layer that gives several values, the output is
-        the graph's `hidden_state`; of another module that does, the first.
+        `theirs` has the names of `record`: [count, …] for the step's tokens without padding. The second result has the
+        shapes of the outputs that the reference has in another shape. The output of a layer with several results is
+        the graph's `hidden_state`; that of any other module with several results is the first.
         """
         found: list[Seen] = []
         odd: Shapes = {}
@@ -110,14 +110,14 @@ class Eager:
                 taken, x = theirs.get(name + INPUT), _rows(args[:1], len(wanted))
                 given = alone = None
                 if several:
-                    pass  # what of its inputs is the reference's input is not known
+                    pass  # it is not known which of its inputs is the reference's input
                 elif taken is not None and x is not None and x.size == taken.size:
                     given = x.reshape(taken.shape)
                     busy = True
                     alone = _alone(module, args, taken).reshape(wanted.shape)
                     busy = False
                 elif x is None and not any(_is_float(arg) for arg in args):
-                    alone = ours.reshape(wanted.shape)  # of token ids, which are equal
+                    alone = ours.reshape(wanted.shape)  # its input is token ids, which are equal
                 found.append(Seen(name, ours.reshape(wanted.shape), given, alone))
 
             return hook
@@ -134,9 +134,9 @@ class Eager:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a module took and gave, and what it gives for the reference's own input: float32 [count, …].
+    """A module's input (`given`), output, and output for the reference's input (`alone`): float32 [count, …].
 
-    `given` is None where the reference has no input of that size, `alone` too, but for a module of token ids.
+    `given` and `alone` are None if the reference has no input of that size, except `alone` of a module of token ids.
     """
 
     name: str
@@ -149,7 +149,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def _alone(module: Any, args: tuple[Any, ...], taken: np.ndarray) -> np.ndarray:
-    """The module's rows on the reference's input; what it keeps is put back as it was."""
+    """The module's output rows for the reference's input; its buffers are restored."""
     buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
     x = args[0].clone()
     x[: len(taken)] = torch.from_numpy(taken.reshape(x[: len(taken)].shape)).to(x.dtype)
@@ -165,7 +165,7 @@ def _is_float(value: object) -> bool:
 
 
 def _rows(given: Any, count: int) -> np.ndarray | None:
-    """The first of several tensors as float32, its first `count` rows; None when it is no float tensor of rows."""
+    """The first `count` rows, as float32, of a tensor or of the first of several; None for other tensors."""
     first = given[0] if isinstance(given, tuple) and given else given
     if not isinstance(first, Tensor) or not first.is_floating_point() or first.ndim < 2 or len(first) < count:
         return None

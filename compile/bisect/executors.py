@@ -1,4 +1,4 @@
-"""A program becomes an executor by the target that a bundle has."""
+"""Executors of programs, compiled for the target of a bundle."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Lower = Callable[[Program], Executor]
 
 
 def lowered(selection: Selection, weights: Mapping[str, np.ndarray], device: str | None) -> Lower:
-    """Compiles programs over these weights for a target, each by itself, and loads them on a device, or its default."""
+    """A function that compiles a program over these weights for a target, and loads it on a device, or the default."""
     target = selection.target
 
     def lower(program: Program) -> Executor:

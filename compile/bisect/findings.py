@@ -1,4 +1,4 @@
-"""The findings of an attribution: changed weights, a module of the graph, an operation, a call, or only the whole."""
+"""The findings of an attribution: changed weights, a module of the graph, an operation, a call, or the program."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from bringup.spec import Site
 
 
 def call_departs(call: CallError, entry: str, target: str) -> Diagnostic:
-    """BU702 for a call of which no operation departs."""
+    """BU702 for a call none of whose operations departs."""
     message = f"`{call.name}` of `{entry}` departs when compiled for `{target}` ({call.worst:.1e}), "
     message += "none of its operations does"
     return whole_departs(
-        message, "the fault shows only in the whole call: compile with --dump-dir DIR and report it with the files"
+        message, "the fault shows only in the complete call: compile with --dump-dir DIR and report it with the files"
     )
 
 
 def whole_departs(message: str, help: str) -> Diagnostic:
-    """BU702, for what shows in nothing smaller."""
+    """BU702, for an error that shows in no smaller part."""
     return Diagnostic(code="BU702", message=message, help=help)
 
 
 def op_departs(found: Found, target: str) -> Diagnostic:
-    """BU704."""
+    """BU704, for an operation."""
     op = found.op
     if op.state:
-        how = f"only in what it leaves in the state `{op.state}` for the next step"
+        how = f"only in what it writes to the state `{op.state}` for the next step"
     else:
         how = "on its own, from torch's inputs" if op.alone else "only together with the operations before it"
     off = f"{op.relative:.1e} of max |torch|, tolerance {op.tolerance:g} in {op.dtype}"
     if op.factor:
-        off += f"; but on average its numbers are torch's times {1 + op.factor:.4f}, which no rounding does"
+        off += f"; but on average its values are torch's times {1 + op.factor:.4f}, which rounding does not explain"
     return Diagnostic(
         code="BU704",
         message=f"`{op.target}` departs from torch in `{op.call}` of `{op.entry}` when compiled for `{target}`, {how}: "
         f"{off}",
         help=f"the lowering of this operation is at fault; write it differently at {Site(op.file, op.line)}, or use "
-        "`--target torch`; --save DIR keeps its tensors for a report",
+        "`--target torch`; --save DIR saves its tensors for a report",
         parameter=op.call,
     )
 
@@ -51,7 +51,7 @@ def op_departs(found: Found, target: str) -> Diagnostic:
 def weights_changed(
     stored: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray], source: str
 ) -> Iterator[Diagnostic]:
-    """BU705 for every tensor of a bundle that is not the checkpoint's, bit by bit."""
+    """BU705 for every tensor of a bundle that differs from the checkpoint's in any bit."""
     for name, array in wanted.items():
         given = stored[name]
         if given.tobytes() != array.tobytes():
@@ -60,7 +60,7 @@ def weights_changed(
             message = f"{count:,} of {array.size:,} elements differ, by {relative(given, array):.1e} of the largest"
             yield Diagnostic(
                 code="BU705",
-                message=f"weight `{name}` of the bundle is not what `{source}` gives: {message}",
+                message=f"weight `{name}` of the bundle differs from that of `{source}`: {message}",
                 help="compile it again; was the checkpoint, or the bundle's weights file, changed since?",
                 parameter=name,
             )
@@ -69,7 +69,7 @@ def weights_changed(
 def module_departs(
     layers: Sequence[Layer], layer: Layer, reference: str, tolerance: float, sources: tuple[str, ...]
 ) -> Diagnostic:
-    """BU701 for a module that departs by itself; where inputs were not recorded, for the first that departs."""
+    """BU701 for a module that departs by itself; if inputs were not recorded, for the first that departs."""
     error = layer.output if layer.alone is None else layer.alone
     inner = [other for other in layers if other.name.startswith(f"{layer.name}.") and other.alone is not None]
     if layer.alone is None:
@@ -85,17 +85,17 @@ def module_departs(
     return Diagnostic(
         code="BU701",
         message=f"the first module that departs from {reference} is `{layer.name}`: {error:.1e} {limit}{how}",
-        help="look at its forward and at the rules of its parameters: `bringup explain PARAMETER`",
+        help="check its forward and the rules of its parameters: `bringup explain PARAMETER`",
         parameter=layer.name,
         sources=sources,
     )
 
 
 def code_departs(layers: Sequence[Layer], reference: str, tolerance: float) -> Diagnostic:
-    """BU701 for a graph that departs though each of its modules agrees on the reference's own input."""
+    """BU701 for a graph that departs although each of its modules agrees on the reference's own input."""
     if not layers:
         message = f"the graph departs from {reference}, which has no modules to compare: the place is not known"
-        help = "record what its modules take and give; see docs/verify.md"
+        help = "record the inputs and outputs of its modules; see docs/verify.md"
         return Diagnostic(code="BU701", message=message, help=help)
     first = misfed(layers, tolerance)
     where = f"the first module with another input than the reference's is `{first.name}`" if first else "at its end"
@@ -103,5 +103,5 @@ def code_departs(layers: Sequence[Layer], reference: str, tolerance: float) -> D
         code="BU701",
         message=f"the graph departs from {reference}, and each of its modules agrees on the reference's own input: "
         f"the fault is in the code between modules; {where}",
-        help="look at `prologue`, `final` and `epilogue` of the graph, and at the forward of what holds that module",
+        help="check `prologue`, `final` and `epilogue` of the graph, and the forward of the module around that one",
     )

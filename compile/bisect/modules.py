@@ -1,4 +1,4 @@
-"""Modules of the graph beside a reference's modules of the same names: how far each is off, and which is at fault."""
+"""Comparison of the graph's modules with a reference's modules of the same names: errors, and the module at fault."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def compared(seen: Sequence[Seen], theirs: Arrays) -> Iterator[Layer]:
-    """Each module as `relative`, to be held to one tolerance."""
+    """The errors of each module, as `relative`, for one tolerance."""
     for module in seen:
         wanted = theirs[module.name]
         alone = None if module.alone is None else relative(module.alone, wanted)
@@ -25,11 +25,11 @@ def compared(seen: Sequence[Seen], theirs: Arrays) -> Iterator[Layer]:
 def compared_rounded(
     rounded: Sequence[Seen], exact: Sequence[Seen], theirs: Arrays, dtype: str, *, proven: bool
 ) -> Iterator[Layer]:
-    """Each module in 16 bits; numbers are root mean squares of the median row, as shares of the reference's.
+    """The errors of each module in 16 bits: root mean squares of the median row, divided by the reference's.
 
-    `exact` are the same modules in float32, `theirs` the reference's 16-bit inputs and outputs. Where the graph is
+    `exact` are the same modules in float32, `theirs` the reference's 16-bit inputs and outputs. If the graph is
     `proven` in float32, our rounding (`rounded` less `exact`) is bounded by the reference's (`theirs` less `exact`).
-    Otherwise `theirs` less `exact` is, by our own rounding.
+    Otherwise our rounding bounds `theirs` less `exact`.
     """
     for low, high in zip(rounded, exact, strict=True):
         wanted = theirs[low.name]
@@ -47,7 +47,7 @@ def compared_rounded(
 
 
 def culprit(layers: Sequence[Layer], tolerance: float) -> Layer | None:
-    """The first module that departs by itself; see `Layer.departs`. One that only inherits is never at fault."""
+    """The first module that departs by itself; see `Layer.departs`. One that inherits its error is not at fault."""
     for layer in layers:
         if layer.departs(tolerance) and not (layer.bound is None and layer.output <= tolerance):
             return layer
@@ -55,7 +55,7 @@ def culprit(layers: Sequence[Layer], tolerance: float) -> Layer | None:
 
 
 def misfed(layers: Sequence[Layer], tolerance: float) -> Layer | None:
-    """The first module that is right by itself and takes another input than the reference's module of that name."""
+    """The first module whose input differs from that of the reference's module of that name."""
     return next((layer for layer in layers if layer.given is not None and not layer.given <= tolerance), None)
 
 

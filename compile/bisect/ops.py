@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""The operations of one call, compiled: the first whose result departs.
+"""The first operation of a compiled call whose result departs from torch's.
 
-First every operation is compiled on its own, from torch's inputs: nothing is fused with it. When none departs so, the
-fault lies in what is compiled together: the function is then cut off behind an operation, by bisection, so that all
-before it is compiled as the compiler likes.
+First every operation is compiled separately, with torch's inputs: nothing is fused with it. If none departs, the fault
+is in what is compiled together. Then the function is cut after an operation, by bisection, and everything before the
+cut is compiled without restrictions.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
     from bringup.compile.program.functional import Functional
 
-LARGE = 1 << 20  # elements; a larger array that only weights go into (a transposed matrix) is not looked at
+LARGE = 1 << 20  # elements; a larger array that is computed from weights only (a transposed matrix) is not compared
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The operation, and its tensors: inputs by name, what torch and the compiled program gave."""
+    """The operation, and its tensors: inputs by name, torch's result (`ours`), and that of the compiled program."""
 
     op: Op
     inputs: dict[str, np.ndarray]
@@ -52,7 +52,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """What a compiled operation gave, and how far it is from torch's: the largest difference, and a factor."""
+    """The result of a compiled operation, and its error compared with torch's: the largest difference, and a factor."""
 
     got: np.ndarray
     error: float
@@ -63,7 +63,7 @@ class _Result:
 
 
 class Operations:
-    """The operations of one call, and how to compile parts of it."""
+    """The operations of one call. Its methods compile parts of the call and compare them with torch's results."""
 
     def __init__(
         self, program: Program, entry: Entry, run: CallRun, step: Mapping[str, np.ndarray], lower: Lower
@@ -75,7 +75,7 @@ class Operations:
         self.program, self.entry, self.run, self.step, self.lower = program, entry, run, step, lower
         self.function = program.interface.function(run.call.function)
         exported = program.exported[run.call.function]
-        # Operators that stay whole write to states in place, and their targets take no other form of them.
+        # Opaque operators write to states in place, and targets do not support another form of them.
         is_whole = any(map(written_by, exported.graph.nodes))
         self.exported = exported if is_whole else functional(exported, Decompositions({}), lines=True)
         replay = Nodes(self.exported)
@@ -92,9 +92,9 @@ class Operations:
         self.cut_off: dict[int, _Result] = {}
 
     def alone(self, *, averaged: bool = False) -> Found | None:
-        """The first operation that departs when each is compiled on its own, from torch's inputs and sizes.
+        """The first operation that departs when each is compiled separately, with torch's inputs and sizes.
 
-        `averaged`: logits agree, so that a number may be off by several roundings, and a choice may be another.
+        `averaged`: logits agree, so a value may be off by several roundings, and a selection may differ.
         """
         tolerances = STAGE_TOLERANCE if averaged else OP_TOLERANCE
         extra = {_given(node.name): _stored(node.name, self.given[node.name]) for node in self.nodes}
@@ -124,7 +124,7 @@ class Operations:
         return None
 
     def together(self, tolerance: float) -> Found | None:
-        """The first operation whose result departs when it is the function's last, all before it compiled with it."""
+        """The first operation whose result departs when the function ends with it, compiled with all before it."""
         results = {str(spec.arg.name) for spec in self.exported.graph_signature.output_specs}
         index = {node.name: at for at, node in enumerate(self.nodes)}
         ends = [index[name] for name in results if name in index]
@@ -135,7 +135,7 @@ class Operations:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if self._departs(middle, tolerance) else (middle, high)
-        while True:  # operations in order are no chain: an operand further up may depart already
+        while True:  # operations are not a chain: an operand of this one may depart already
             operands = [index[source.name] for source in self.nodes[high].all_input_nodes if source.name in index]
             before = next((at for at in operands if self._departs(at, tolerance)), None)
             if before is None:
@@ -143,20 +143,20 @@ class Operations:
             high = before
 
     def one_by_one(self, dtype: str) -> Found | None:
-        """The same where the function's results agree: each operation is tried as the last, in order.
+        """The same if the function's results agree: the function is cut after each operation, in order.
 
-        Its numbers have the rounding of all before it, which is to `dtype`, that of the program.
+        Results have the rounding of all operations before them, which is to `dtype`, that of the program.
         """
         for index, node in enumerate(self.nodes):
             wanted = self.given[node.name]
             if wanted.dtype.name not in STAGE_TOLERANCE:
-                continue  # a choice, which rounding may turn
+                continue  # a selection, which rounding may change
             if self._departs(index, STAGE_TOLERANCE[dtype], dtype):
                 return self._found(node, self.cut_off[index], STAGE_TOLERANCE[dtype], alone=False)
         return None
 
     def left(self, call: CallError, tolerance: float) -> Found | None:
-        """The operation whose result the call leaves otherwise in a state, for the next step to read."""
+        """The operation that writes the state of `call` that departs; None if no state does."""
         inner = call.state.removeprefix(self.run.call.prefix)
         if call.left is None or call.state_error <= tolerance:
             return None
@@ -165,7 +165,7 @@ class Operations:
         return replace(found, op=replace(found.op, state=call.state))
 
     def _writer(self, place: int) -> Any:
-        """The last operation that gives the user's input of this place another value."""
+        """The last operation that writes the input with this index."""
         if isinstance(updated := getattr(self.exported, "updated", None), tuple):
             results: Any = self.exported.graph.output_node().args[0]
             return results[updated.index(place)]
@@ -173,7 +173,7 @@ class Operations:
         return [node for node in self.exported.graph.nodes if state in written_by(node)][-1]
 
     def _departs(self, index: int, tolerance: float, dtype: str = "") -> bool:
-        """Whether an operation departs when the function ends with it; `dtype` as of `_result`."""
+        """Whether an operation departs when the function ends with it; `dtype` as for `_result`."""
         if self.nodes[index].name in self.unspecified:
             return False
         if index not in self.cut_off:
@@ -199,7 +199,7 @@ class Operations:
         return self.lower(program_of(self.program, self.entry, [call], {function.name: (function, exported)}, states))
 
     def _row(self, executor: Executor, more: Mapping[str, np.ndarray]) -> np.ndarray:
-        """What the entry gives from torch's states and values."""
+        """The entry's output for torch's states and values."""
         prefix = self.run.call.prefix
         states = dict(zip(self.run.states, arrays(list(self.run.states.values())), strict=True))
         values = {value_name(index): array for index, array in enumerate(arrays(self.run.values))}
@@ -207,7 +207,7 @@ class Operations:
         return executor.step(self.entry.name, self.step)["logits"]
 
     def _result(self, got: np.ndarray, wanted: np.ndarray, dtype: str = "") -> _Result:
-        """`dtype` is what the numbers were rounded to, theirs by default."""
+        """Compares `got` with `wanted`. `dtype` is the type to which values were rounded; default: that of `wanted`."""
         dtype = dtype or wanted.dtype.name
         if wanted.shape in self.state_shapes:
             ours, right = readable(got), readable(wanted)
@@ -244,7 +244,7 @@ class Operations:
 
 
 def site_of(node: Any) -> Site:
-    """The innermost line of the model's own source that a node comes from."""
+    """The innermost line of the model's source that created a node."""
     lines = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
     file, line = lines[-1] if lines else ("", 0)
     return Site(file, int(line))
@@ -255,7 +255,7 @@ def _given(name: str) -> str:
 
 
 def _stored(name: str, array: np.ndarray) -> TensorSpec:
-    """The state that holds a result: bool as uint8."""
+    """The state for a result; bool is stored as uint8."""
     dtype = "uint8" if array.dtype == bool else array.dtype.name
     return TensorSpec(name=_given(name), shape=array.shape, dtype=dtype)
 
@@ -271,7 +271,7 @@ def _state_specs(run: CallRun, extra: Mapping[str, TensorSpec]) -> list[TensorSp
 
 
 def _in_blocks(exported: ExportedProgram | Functional) -> set[str]:
-    """Nodes whose rows are blocks of experts, where those of no token may be anything."""
+    """Nodes whose rows are blocks of experts: rows without a token are undefined."""
     found: set[str] = set()
     for node in exported.graph.nodes:
         name = str(node.target)

@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUntypedBaseClass=false, reportPrivateUsage=false
-"""Runs traced functions by torch and keeps what is computed on the way."""
+"""Runs traced functions with torch and records intermediate results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bringup.graphs.core.step import BLOCK, FIELDS
 
 
 def written_by(node: fx.Node) -> list[fx.Node]:
-    """What an operator of bringup writes to in place."""
+    """The arguments that an operator of bringup writes in place."""
     if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace != "bringup":
         return []
     given = zip(node.target._schema.arguments, node.args, strict=False)
@@ -29,9 +29,9 @@ def written_by(node: fx.Node) -> list[fx.Node]:
 
 
 class Nodes(fx.Interpreter):
-    """Runs a graph node by node; `seen` holds the tensor, or the size, that each gave, or the one that it wrote to.
+    """Runs a graph node by node; `seen` has the result of each, a tensor or a size, or the tensor that it wrote.
 
-    `instead` may put something else in a result's place for the nodes after it: given the node's name and its result.
+    `instead(name, result)` returns what the nodes after it read: the result, or a replacement.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Nodes(fx.Interpreter):
         self.seen: dict[str, Any] = {}
 
     def on(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Runs it on the flat arguments; gives the results, of a `Functional` its updated inputs first."""
+        """Runs the graph on its flat arguments; returns its results, after the updated inputs of a `Functional`."""
         left = iter(inputs)
         specs = self.exported.graph_signature.input_specs
         args = [
@@ -65,7 +65,7 @@ class Nodes(fx.Interpreter):
 
 @dataclass(frozen=True, slots=True)
 class CallRun:
-    """One call as torch ran it; states by their names within the function."""
+    """One call as torch ran it; states by their names in the function."""
 
     call: Call
     weights: dict[str, Tensor]
@@ -77,7 +77,7 @@ class CallRun:
 
     @property
     def inputs(self) -> list[Tensor]:
-        """The flat arguments, states as they were before: a copy, for who runs it may write to them."""
+        """The flat arguments. States are those before the call: a copy, because a run may write to them."""
         states = [state.clone() for state in self.states.values()]
         return [*self.weights.values(), *states, *self.values, *self.step]
 
@@ -89,7 +89,7 @@ def run_calls(
     weights: Mapping[str, np.ndarray],
     states: Mapping[str, np.ndarray],
 ) -> list[CallRun]:
-    """Every call of an entry, each on what the calls before it gave."""
+    """Runs every call of an entry, each on the results of the calls before it."""
     fields = tuple(torch.from_numpy(np.ascontiguousarray(step[name], dtype=np.int64)) for name in FIELDS)
     run = {name: exported.module() for name, exported in program.exported.items()}
     values = [to_tensor(np.ascontiguousarray(step[spec.name])) for spec in entry.inputs]
@@ -110,16 +110,16 @@ def run_calls(
 
 
 def arrays(tensors: Sequence[Tensor]) -> list[np.ndarray]:
-    """As numpy; bfloat16 as ml_dtypes has it."""
+    """The tensors as numpy arrays; bfloat16 is that of ml_dtypes."""
     return [to_numpy(tensor) for tensor in tensors]
 
 
 def of_tokens(array: np.ndarray, entry: Entry, step: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Without the rows of padding, for which targets may give anything; an array of other rows as it is."""
+    """The array without rows of padding, which are undefined; an array whose rows are not tokens is unchanged."""
     has_tokens = array.ndim > 0 and len(array) == entry.num_tokens
     return array[: int(step["starts"][-1])] if has_tokens else array
 
 
 def readable(state: np.ndarray) -> np.ndarray:
-    """The rows of a state that a step can read: all but the last block, where padding goes in any order."""
+    """The rows of a state that a step can read: all but the last block, to which padding is written."""
     return state[: len(state) - BLOCK]

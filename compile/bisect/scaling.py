@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUntypedBaseClass=false
-"""Where logits go when the result of one operation of a graph is a little larger."""
+"""The change of logits if the result of one operation of a graph is scaled slightly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bringup.compile.bisect.eager import Eager
 from bringup.compile.targets.schedule import OPAQUE
 from bringup.graphs.ops.lowering import OpLowering, using
 
-STEP = 2.0**-10  # larger by so much: far above the rounding of float32, and small enough to be linear
+STEP = 2.0**-10  # the relative change: far above the rounding of float32, and small enough to be linear
 _LINEAR = frozenset({"bringup.linear.default", "aten.mm.default", "aten.mul.Tensor"})
 
 
@@ -50,15 +50,15 @@ class _Stages(TorchDispatchMode):
 
 
 class Listing(_Stages):
-    """Lists the operations that compute with what a step gives.
+    """Lists the operations of a step.
 
-    Views are left out, and those whose only reader is linear: a factor of theirs is one of the reader's.
+    Views are omitted. `distinct` also omits operations whose only reader is linear: their factor is the reader's.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.operations: list[Operation] = []
-        self._held: list[Any] = []  # so that an id stands for one tensor
+        self._held: list[Any] = []  # keeps tensors alive, so that an id identifies one tensor
         self._readers: dict[int, list[str]] = {}
         self._results: list[int] = []
 
@@ -78,7 +78,7 @@ class Listing(_Stages):
 
     @property
     def distinct(self) -> list[Operation]:
-        """Those that move logits each in a way of its own."""
+        """The operations whose factors have different effects on the logits."""
         pairs = zip(self.operations, self._results, strict=True)
         return [op for op, result in pairs if not self._only_linear(result)]
 
@@ -102,14 +102,14 @@ class Scaling(_Stages):
 
 
 def _float_of(found: Any) -> Any:
-    """The tensor of floats that an operation gives, of several the first; None where that is none."""
+    """The float tensor that an operation returns, the first of several; None if it is not a float tensor."""
     first = found[0] if isinstance(found, tuple | list) and found else found
     return first if isinstance(first, Tensor) and first.is_floating_point() and first.ndim else None
 
 
 @contextmanager
 def staged(graph: Eager, mode: _Stages) -> Generator[None]:
-    """In the block the mode sees what the graph computes: operators as programs have them, by stages."""
+    """In the block, `mode` records the graph's operations by stage, with the operators that programs have."""
     layers = list(graph.module.layers)
 
     def entering(stage: int) -> Callable[..., None]:

@@ -1,8 +1,8 @@
-"""Activations in a file: what a reference computed, on this machine or another, to be verified against later.
+"""Files of activations: what a reference computed, on this machine or another, for a later verification.
 
-A safetensors file, or an .npz: one float tensor [T, …] for each module, by its path, as `NAME`, what it takes as
-`NAME@input`, and `logits` [T, vocab]. The tokens [T] are the metadata's `tokens` (a JSON list), or a tensor of that
-name. docs/verify.md describes it in full.
+A safetensors file, or an .npz. For each module, by its path, it has the output as `NAME` and the input as `NAME@input`,
+float tensors [T, …]; and `logits` [T, vocab]. The tokens [T] are the metadata's `tokens` (a JSON list), or a tensor of
+that name. docs/verify.md describes the format.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _AGAIN = "record it again; docs/verify.md shows how"
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A reference read from a file: float32 [T, …] by name, in the file's order; `dtype` is "" when unsaid."""
+    """A reference read from a file: float32 [T, …] by name, in the file's order; `dtype` is "" if the file has none."""
 
     name: str
     tokens: list[int]
@@ -37,20 +37,21 @@ class Saved:
     dtype: str
 
     def logits(self, tokens: list[int]) -> np.ndarray | None:
-        """Rows for a beginning of the tokens; None when none were saved."""
+        """Float32 [len(tokens), V], where `tokens` is a prefix of the file's; None if no logits were saved."""
         return self.arrays[LOGITS][: len(tokens)] if LOGITS in self.arrays else None
 
     def activations(self, tokens: list[int]) -> dict[str, np.ndarray]:
-        """What modules take and give for a beginning of the tokens."""
+        """Inputs and outputs of modules for a prefix of the tokens: float32 [len(tokens), …] by name."""
         return {name: array[: len(tokens)] for name, array in self.arrays.items() if name != LOGITS}
 
 
 def save_activations(
     path: str | Path, activations: Mapping[str, np.ndarray], tokens: Sequence[int], **metadata: str
 ) -> Path:
-    """Writes activations [T, …] of T tokens, whole or not at all.
+    """Writes activations [T, …] of T tokens to a safetensors file, as float32, atomically; returns its path.
 
-    `metadata` is text; `reference` (who computed them) and `dtype` (in which type) are read again. Raises BU901.
+    `metadata` is text. `load_activations` reads two keys of it: `reference` (who computed the activations) and `dtype`
+    (in which type). Raises BU901 if the file cannot be written.
     """
     from safetensors.numpy import save
 
@@ -73,10 +74,10 @@ def save_activations(
 
 
 def load_activations(path: str | Path) -> Saved:
-    """Reads what `save_activations`, or numpy's `savez`, wrote.
+    """Reads a file that `save_activations`, or numpy's `savez`, wrote.
 
-    Raises BU034 without a file, BU706 for one that is none, BU707 for tensors that do not belong to the tokens, BU708
-    for NaN.
+    Raises BU034 if there is no such file, BU706 if it is not a file of activations, BU707 for tensors that do not
+    match the tokens, and BU708 for NaN or infinity.
     """
     path = Path(path)
     if not path.is_file():
@@ -85,7 +86,7 @@ def load_activations(path: str | Path) -> Saved:
     arrays, metadata = _npz(path) if path.suffix == ".npz" else _safetensors(path)
     tokens = _tokens(path, arrays.pop(TOKENS, None), metadata.get(TOKENS))
     if not arrays:
-        raise fail("BU706", f"`{path}` holds no activations", help=_AGAIN)
+        raise fail("BU706", f"`{path}` contains no activations", help=_AGAIN)
     found = {name: _checked(path, name, array, len(tokens)) for name, array in arrays.items()}
     return Saved(metadata.get("reference") or path.name, tokens, found, metadata.get("dtype", ""))
 
@@ -111,7 +112,7 @@ def _npz(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _tokens(path: Path, array: Any, text: str | None) -> list[int]:
-    """The tokens. Raises BU706."""
+    """The token ids, of a tensor or of the metadata. Raises BU706 if there are none, or not one row of integers."""
     given: Any = array
     if given is None and text is not None:
         try:
@@ -119,8 +120,8 @@ def _tokens(path: Path, array: Any, text: str | None) -> list[int]:
         except ValueError:
             given = np.array(text)
     if given is None:
-        help = "save the token ids that the model was given: a tensor or a metadata entry `tokens`"
-        raise fail("BU706", f"`{path}` does not say which tokens its activations belong to", help=help)
+        help = "save the model's input tokens: a tensor or a metadata entry `tokens`"
+        raise fail("BU706", f"`{path}` does not state the tokens of its activations", help=help)
     if given.ndim == 2 and len(given) == 1:
         given = given[0]
     if given.ndim != 1 or not len(given) or given.dtype.kind not in "iu":
@@ -130,7 +131,7 @@ def _tokens(path: Path, array: Any, text: str | None) -> list[int]:
 
 
 def _checked(path: Path, name: str, array: np.ndarray, count: int) -> np.ndarray:
-    """One tensor as float32 [T, …]. Raises BU707, BU708."""
+    """A tensor as float32 [T, …]. Raises BU707 for another dtype or length, BU708 for NaN or infinity."""
     if array.ndim > 2 and array.shape[0] == 1:
         array = array[0]
     if array.dtype.kind not in "fV" and array.dtype.name not in ("bfloat16", "float16"):
@@ -144,10 +145,10 @@ def _checked(path: Path, name: str, array: np.ndarray, count: int) -> np.ndarray
 
 
 def fitted(saved: Saved, job: Job, source: str) -> Saved:
-    """A saved reference of a job's model. What its head gives are the logits, when there are none of that name.
+    """A saved reference, checked against a job's model; without `logits`, these are the output of its head.
 
-    Its dtype is the model's, or float32, whose numbers tell a mistake from rounding best. Raises BU015 for tokens that
-    are none of the model's, BU707 for names, widths and dtype.
+    Its dtype must be the model's, or float32, which separates mistakes from rounding best. Raises BU015 for tokens
+    beyond the vocabulary, and BU707 for names, widths and dtypes that do not match the model.
     """
     vocab, dtype = job.graph.config.vocab_size, job.graph.dtype
     wrong = [token for token in saved.tokens if not 0 <= token < vocab]
@@ -160,10 +161,11 @@ def fitted(saved: Saved, job: Job, source: str) -> Saved:
     if not saved.arrays.keys() & set(known):
         name = next(iter(saved.arrays)).removesuffix(INPUT)
         hint = did_you_mean(name, known) or f"this model has {', '.join(known[:3])}, …"
-        raise _mismatch(f"`{source}` names no module of this model: its first is `{name}`", name, hint)
+        raise _mismatch(f"`{source}` has no module of this model: its first is `{name}`", name, hint)
     heads = [name for name in known if name in saved.arrays and saved.arrays[name].shape[-1] == vocab]
     if LOGITS in saved.arrays and LOGITS not in heads:
-        raise _mismatch(f"`{LOGITS}` of `{source}` are of {saved.arrays[LOGITS].shape[-1]} words, not {vocab}", LOGITS)
+        width = saved.arrays[LOGITS].shape[-1]
+        raise _mismatch(f"`{LOGITS}` of `{source}` has {width} columns, the vocabulary {vocab} tokens", LOGITS)
     return replace(saved, arrays=saved.arrays | {LOGITS: saved.arrays[heads[-1]]}) if heads else saved
 
 
@@ -176,10 +178,10 @@ def _modules(module: Module, prefix: str = "") -> Iterator[str]:
 
 
 def mismatched(source: str, name: str, theirs: tuple[int, ...], ours: tuple[int, ...]) -> BringupError:
-    """BU707 for a tensor of another shape than the model's."""
+    """BU707 for a tensor whose shape is not that of the model's."""
     message = f"`{name}` of `{source}` has shape {list(theirs)}, this model's {list(ours)}"
     return _mismatch(
-        message, name, "is the file of another size of the model? leave the tensor out if it is something else"
+        message, name, "is the file of another size of the model? omit the tensor if it is not a module's output"
     )
 
 
@@ -190,7 +192,7 @@ def not_finite(source: str, name: str, array: np.ndarray) -> BringupError:
     return fail(
         "BU708",
         f"`{name}` of `{source}` has {what} at token {row}: nothing can be compared with it",
-        help="the reference itself went wrong: float16 ends at 65504; in float32 look at that module's weights",
+        help="the reference itself is wrong: float16 ends at 65504; in float32 check that module's weights",
         parameter=name,
     )
 

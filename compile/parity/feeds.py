@@ -1,4 +1,4 @@
-"""What a verification runs: prompts that reach every entry of a program, and what each step gave."""
+"""The steps of a verification: prompts that reach every entry of a program, and the logits of each step."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ FEW = 4  # decode steps after each prompt but the first
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A sequence from its start: a prompt of so many tokens, then so many decode steps."""
+    """A sequence from its start: the tokens of its prompt, and the number of decode steps after it."""
 
     prompt: int
     decode: int
 
     @property
     def end(self) -> int:
+        """The number of tokens after the last step."""
         return self.prompt + self.decode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Feed:
-    """One step of an entry: its arrays and the logits it gave, float32 [R, V]: of every token or of the last.
+    """One step of an entry: its arrays, and its logits, float32 [R, V], of every token or of the last.
 
     `decode` is that of the entry.
     """
@@ -45,15 +46,16 @@ class Feed:
 
     @property
     def first(self) -> int:
+        """The position of the step's first token."""
         return int(self.step["positions"][0])
 
     @property
     def end(self) -> int:
-        """Tokens in the sequence once the step is done."""
+        """The number of tokens in the sequence after the step."""
         return int(self.step["lengths"][0])
 
     def rows(self, whole: np.ndarray) -> np.ndarray:
-        """Those of the rows [T, …] of a whole sequence that the logits belong to."""
+        """The rows [R, …] of this step's logits, from an array [T, …] of the complete sequence."""
         return whole[self.end - len(self.logits) : self.end]
 
 
@@ -64,7 +66,7 @@ def windows(graph: Graph) -> list[int]:
 
 
 def ring_rows(interface: Interface) -> list[int]:
-    """The rows of each sequence in the rings of a program, shortest first."""
+    """The numbers of rows that a sequence has in the ring caches of a program, shortest first."""
     return sorted({state.shape[0] // interface.num_rows for state in interface.states if state.kind == "ring"})
 
 
@@ -80,14 +82,14 @@ def sizes_of(session: Session) -> CacheSizes:
 
 
 def wrapping(ring: int, chunk: int) -> int:
-    """The length of a prompt that writes a whole step of `chunk` tokens over the first rows of a ring."""
+    """The length of a prompt that overwrites the first rows of a ring with a full step of `chunk` tokens."""
     return ring + chunk
 
 
 def plan_runs(interface: Interface, cap: int, decode: int, spans: Sequence[int]) -> list[Run]:
-    """Runs of at most `cap` tokens that touch each prefill entry with some padding, a prompt in chunks, decode past
-    the end of a cache block, tokens behind the end of each ring, and tokens further apart than each of `spans`
-    (windows), as far as `cap` allows.
+    """Runs of at most `cap` tokens. As far as `cap` allows, they cover each prefill entry with some padding, a prompt
+    in chunks, decode past the end of a cache block, prompts longer than each ring cache, and tokens further apart than
+    each of `spans` (sliding windows).
     """
     sizes = interface.prefill_sizes()
     runs: list[Run] = []
@@ -110,10 +112,10 @@ def plan_runs(interface: Interface, cap: int, decode: int, spans: Sequence[int])
 
 
 class _Listening:
-    """An executor that keeps what passes through it.
+    """An executor that records its steps and their logits.
 
-    Each step is told that it is part of a sequence of `total` tokens: the reference has them all at once, and rope may
-    go by how many there are.
+    Each step states that its sequence has `total` tokens: the reference gets all of them at once, and RoPE may depend
+    on their number.
     """
 
     def __init__(self, executor: Executor, total: int) -> None:
@@ -131,7 +133,7 @@ class _Listening:
 def feed(
     session: Session, tokens: Sequence[int], runs: Sequence[Run], inputs: Mapping[str, np.ndarray] | None = None
 ) -> list[Feed]:
-    """Has the session take in the runs, each a beginning of `tokens`; `inputs` have a row for each token."""
+    """Runs a session on prefixes of `tokens`; `inputs` [T, …] have a row for each token. Returns every step."""
 
     def rows(first: int, end: int) -> dict[str, np.ndarray]:
         return {name: array[first:end] for name, array in (inputs or {}).items()}
@@ -162,7 +164,7 @@ def _feeds(run: int, listening: _Listening, interface: Interface) -> Iterator[Fe
 def not_covered(
     interface: Interface, feeds: Sequence[Feed], spans: Sequence[int], advice: Callable[[int], str]
 ) -> Iterator[Diagnostic]:
-    """BU709: what no step of a verification has touched; `advice` says how to have so many tokens verified."""
+    """BU709 for everything that no step of a verification reached; `advice` states how to verify that many tokens."""
     entries = {feed.entry for feed in feeds}
     sizes = interface.prefill_sizes()
     longest = max(feed.end for feed in feeds)
@@ -185,7 +187,7 @@ def not_covered(
 
 
 def _least(size: int, sizes: Sequence[int]) -> int:
-    """The shortest prompt that is put together with an entry of this length; see `step_inputs.chunks_of`."""
+    """The length of the shortest prompt whose chunks use an entry of this length; see `step_inputs.chunks_of`."""
     return next(count for count in range(1, size + 1) if size in (taken for _, taken in chunks_of(count, sizes)))
 
 

@@ -1,4 +1,4 @@
-"""How near two sets of numbers are, what counts as near enough, and what a verification found."""
+"""The difference between two arrays, the tolerances for it, and the result of a verification."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ import numpy as np
 
 from bringup.diagnostics import Diagnostic, Severity
 
-# Largest |difference| as a share of the largest |reference|, in float32: sums in another order, some 1e-5 at a hundred
-# layers' depth, with room for a cache read in blocks. The 16-bit types have no such number: see rounding.py.
+# Largest |difference| divided by the largest |reference|, in float32. Sums in another order differ by about 1e-5 after
+# a hundred layers; the rest is a margin for a cache that is read in blocks. The bound of 16-bit types is in
+# rounding.py.
 TOLERANCE = 2e-4
 # The same for one stage of a program, and for one operation, that two executors ran on equal inputs. A stage: sums in
 # another order and approximations of exp and tanh, or a few roundings. An operation: a 16-bit result may round to the
-# next number, 2^-7 or 2^-10 of its size.
+# next value, 2^-7 or 2^-10 of its size.
 STAGE_TOLERANCE = {"float32": 5e-5, "bfloat16": 1.6e-2, "float16": 2e-3, "float8_e4m3fn": 0.25, "float8_e5m2": 0.5}
 OP_TOLERANCE = {"float32": 2e-5, "bfloat16": 8e-3, "float16": 1e-3, "float8_e4m3fn": 0.125, "float8_e5m2": 0.25}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Logits [R, V] of one phase against the reference's.
+    """Logits [R, V] of one phase, compared with the reference's.
 
-    `relative` is max |ours - reference| / max |reference|; `excess` how often the error contains its bound: at most 1
-    agrees. `wrong` rows have another top token than the reference, whose margin over its second is larger than what the
-    bound allows; `exempt` counts the rows with a smaller margin. `undecided` rows choose (experts, keys) between scores
-    that rounding cannot tell apart, and agree with another choice than the reference's alone. See `rounding.judge`.
-    `scaled`, in 16 bits: how often the factor on some operation, averaged over rows, contains what it may be.
+    `relative` is max |ours - reference| / max |reference|. `excess` is the error divided by its bound: at most 1
+    agrees. `wrong` counts rows with another top token than the reference, if the reference's margin over its second
+    token exceeds the bound; `exempt` counts rows with a smaller margin. `undecided` counts rows that select (experts,
+    keys) between scores that rounding cannot tell apart, and that agree only with another selection than the
+    reference's. See `rounding.judge`. `scaled`, in 16 bits: the largest factor on an operation, averaged over rows,
+    divided by its bound.
     """
 
     phase: str
@@ -41,12 +43,14 @@ class Difference:
 
     @property
     def ok(self) -> bool:
-        return self.excess <= 1 and not self.wrong and self.scaled <= 1  # NaN is not
+        """Whether the logits agree."""
+        return self.excess <= 1 and not self.wrong and self.scaled <= 1  # false for NaN
 
 
 def relative(ours: np.ndarray, reference: np.ndarray) -> float:
-    """max |ours - reference| / max |reference|, of the finite numbers; infinite where a number is finite, NaN or
-    infinite on one side only. Scores that a mask made -inf on both sides are equal.
+    """max |ours - reference| / max |reference|, over the finite values of two arrays of one shape.
+
+    Infinite if a value is NaN or infinite on one side only. Scores that are -inf on both sides (masked) are equal.
     """
     given, wanted = ours.astype(np.float64), reference.astype(np.float64)
     finite = np.isfinite(wanted)
@@ -58,11 +62,11 @@ def relative(ours: np.ndarray, reference: np.ndarray) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """How far a module is from the reference's module of that name, as `relative`; None where nothing was recorded.
+    """The error of a module, compared with the reference's module of that name, as `relative`; None if not recorded.
 
-    `given` compares their inputs, `output` their outputs, `alone` our output on the reference's input with the
-    reference's output: a module that departs alone is at fault, one that does not has inherited. `bound` is what
-    `alone` may be (`output`, without it), where that is not the verification's tolerance.
+    `given` is the error of its input, `output` that of its output. `alone` is that of its output for the reference's
+    input: a module that departs alone is at fault, any other has inherited its error. `bound` is the bound of `alone`
+    (of `output` if that is None), if it is not the verification's tolerance.
     """
 
     name: str
@@ -72,18 +76,18 @@ class Layer:
     bound: float | None = None
 
     def departs(self, tolerance: float) -> bool:
-        """Whether it is off by itself; where inputs were not recorded, whether it is off at all."""
+        """Whether the module itself exceeds its bound; if inputs were not recorded, whether its output does."""
         own = self.output if self.alone is None else self.alone
         return not own <= (tolerance if self.bound is None else self.bound)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
-    """The operation that departs: in which entry and call, its line of source, and what was found.
+    """The operation that departs: its entry and call, its line of source, and its error.
 
-    `alone`: it departs on equal inputs with nothing compiled around it; otherwise only together with what comes before.
-    `state`: its result is right, and what is left of it in that state for the next step is not. `factor`: how much too
-    large the result is on average, where each number of it is within the tolerance.
+    `alone`: it departs on equal inputs when it is compiled separately; otherwise only together with the operations
+    before it. `state`: its result is correct, but not the values that it writes to that state. `factor`: the mean
+    relative error of the result, if each of its values is within the tolerance.
     """
 
     entry: str
@@ -104,10 +108,10 @@ class Op:
 
 @dataclass(slots=True, kw_only=True)
 class Parity:
-    """The outcome of a verification; `tolerance` bounds the modules' numbers, and in float32 the logits' `relative`.
+    """The result of a verification. `tolerance` bounds the errors of modules, and in float32 `relative` of the logits.
 
-    `modules` compares each module with the reference; `calls` each call of the departing entry between executors, and
-    `op` is the operation within the first call that departs.
+    `modules` compares each module with the reference. `calls` compares each call of the departing entry between
+    executors; `op` is the operation in the first call that departs.
     """
 
     model: str
@@ -124,21 +128,22 @@ class Parity:
 
     @property
     def ok(self) -> bool:
+        """Whether all phases agree, and no finding is an error."""
         near = all(difference.ok for difference in self.differences)
         return near and not any(finding.severity is Severity.ERROR for finding in self.findings)
 
     @property
     def layers(self) -> dict[str, float]:
-        """Error by layer: module name → `relative` of its output, in the order of computing."""
+        """Error by layer: module name → `relative` of its output, in the order of computation."""
         return {layer.name: layer.output for layer in self.modules}
 
     @property
     def rows(self) -> list[tuple[str, str]]:
-        """For printing: phase → what was found."""
+        """For printing: pairs of a phase and its result."""
         return [(difference.phase, _row(difference)) for difference in self.differences]
 
     def as_json(self) -> dict[str, Any]:
-        """What parity.json holds; an infinite error is null."""
+        """The contents of parity.json; an infinite error is null."""
         known = ("model", "target", "dtype", "reference", "tolerance", "tokens")
         whole = {key: getattr(self, key) for key in known} | {
             "ok": self.ok,

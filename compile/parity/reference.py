@@ -20,18 +20,18 @@ from bringup.diagnostics import BringupError, fail
 if TYPE_CHECKING:
     import numpy as np
 
-INPUT = "@input"  # behind a module's name: what it takes
+INPUT = "@input"  # suffix of a module's name: the module's input
 _OF_QUANTISERS = (AssertionError, ImportError, NotImplementedError, RuntimeError, ValueError)
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")  # the names that transformers opens
 
 
 class Reference:
-    """A transformers model of a checkpoint and a config, in `dtype`; attention is its `eager` code.
+    """A transformers model of a checkpoint and a config, in `dtype`, with `eager` attention.
 
-    What attention keeps of a token (keys and values, the latents of MLA, an indexer's keys) is rounded to
-    `cache_dtype`; None leaves it as it is. `parts` are the names of tensors that quantised weights are stored in.
-    Raises BU703 when transformers cannot make that model, would make up a part of its weights, or reads not all of
-    `parts`; so do its methods where a quantiser's code stops.
+    The contents of its cache (keys and values, the latents of MLA, an indexer's keys) are rounded to `cache_dtype`;
+    None does not round. `parts` are the names of tensors that quantised weights are stored in. Raises BU703 if
+    transformers cannot load that model, would initialise a part of its weights, or does not read all of `parts`. Its
+    methods raise BU703 if the code of a quantisation package fails.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Reference:
         )
 
     def logits(self, tokens: list[int]) -> np.ndarray:
-        """Float32 [T, V] of every position."""
+        """The logits of every position, float32 [T, V]."""
         import torch
 
         with torch.no_grad():
@@ -72,14 +72,14 @@ class Reference:
         settings = {"use_cache": cache is not None, cache_name(self.model): cache}
         try:
             given = self.model(torch.tensor([tokens]), **settings)
-        except _OF_QUANTISERS as error:  # kernels for few bits take certain sizes, devices and packages only
+        except _OF_QUANTISERS as error:  # quantised kernels support certain sizes, devices and packages only
             if not quantization_words(self.config):
                 raise
-            raise _unknown(self.config, f"its code for quantised weights stops: {_first_line(error)}") from error
+            raise _unknown(self.config, f"its code for quantised weights failed: {_first_line(error)}") from error
         return given.logits[0].float().numpy()
 
     def observe(self, tokens: list[int]) -> Observed:
-        """Logits and activations of one forward, to be compared with after the model is gone."""
+        """Logits and activations of one forward pass, which remain when the model is freed."""
         import torch
 
         outputs: list[np.ndarray] = []
@@ -99,10 +99,10 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a reference gave for T tokens: float32 logits [T, V], and `arrays` [T, …] as `record` names them.
+    """A reference's outputs for T tokens: float32 logits [T, V], and `arrays` [T, …] with the names of `record`.
 
-    Only modules that take and give a row for each token: a head's shares, or the rows that go to one expert, have
-    others.
+    Only inputs and outputs with a row for each token are included: attention weights, or the rows of one expert, have
+    another number of rows.
     """
 
     name: str
@@ -111,18 +111,18 @@ class Observed:
     arrays: Mapping[str, np.ndarray]
 
     def logits(self, tokens: list[int]) -> np.ndarray:
-        """Rows for a beginning of the tokens."""
+        """Float32 [len(tokens), V], for a prefix of the tokens."""
         return self.whole[: len(tokens)]
 
     def activations(self, tokens: list[int]) -> dict[str, np.ndarray]:
-        """What modules take and give for a beginning of the tokens."""
+        """Inputs and outputs of modules for a prefix of the tokens: float32 [len(tokens), …] by name."""
         return {name: array[: len(tokens)] for name, array in self.arrays.items()}
 
 
 def rounding_cache(config: Any, dtype: str) -> Any:
-    """An empty cache of transformers, for a model of this config, that rounds whatever it is given to a dtype.
+    """An empty transformers cache, for a model of this config, that rounds its contents to a dtype.
 
-    Numbers beyond the range of the dtype become its largest, as in `ops.kv_cache.write_cache`.
+    Values beyond the range of the dtype saturate, as in `ops.kv_cache.write_cache`.
     """
     import torch
     import transformers
@@ -146,10 +146,10 @@ def rounding_cache(config: Any, dtype: str) -> Any:
 
 
 def record(model: Any, run: Any) -> dict[str, np.ndarray]:
-    """What each module of a torch model gives, as `NAME`, and takes, as `NAME@input`, while `run` runs.
+    """The output of each module of a torch model, as `NAME`, and its input, as `NAME@input`, while `run()` runs.
 
-    Float32 [T, …], in the order in which modules end; of several outputs or inputs the first float one. A module that
-    runs more than once is kept as it ran last.
+    Float32 [T, …], in the order in which modules finish; of several outputs or inputs, the first float one. A leading
+    batch axis of 1 is dropped. If a module runs more than once, its last run is recorded.
     """
     import torch
 
@@ -181,7 +181,7 @@ def record(model: Any, run: Any) -> dict[str, np.ndarray]:
 
 
 def known_config(config: Mapping[str, Any]) -> Any:
-    """The config as transformers reads it. Raises BU703 when it has no causal language model for it."""
+    """The config as transformers reads it. Raises BU703 if transformers has no causal language model for it."""
     import transformers
     from huggingface_hub.errors import StrictDataclassError
 
@@ -193,17 +193,17 @@ def known_config(config: Mapping[str, Any]) -> Any:
             raise _unknown(config, _first_line(error)) from error
     of_text, of_both = transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     if type(read) not in (of_both if _sees(config) else of_text):
-        raise _unknown(config, f"`{read.model_type}` is no causal language model there")
+        raise _unknown(config, f"`{read.model_type}` is not a causal language model there")
     return read
 
 
 def cache_name(model: Any) -> str:
-    """What a model of transformers calls its cache, as an argument and in its output: 5.24 renamed it."""
+    """The name of the cache in a transformers model's arguments and output, which 5.24 changed."""
     return "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
 
 
 def open_model(checkpoint: Checkpoint, config: Mapping[str, Any], parts: Container[str] = (), **options: Any) -> Any:
-    """transformers' model, for inference. Raises BU703 as `Reference` does."""
+    """The transformers model, for inference. Raises BU703 as `Reference` does."""
     model, loading = _loaded(checkpoint, config, **options, output_loading_info=True)
     if missing := sorted(loading["missing_keys"]):
         raise _unknown(config, f"it finds no `{missing[0]}` in the checkpoint ({len(missing)} are missing)")
@@ -214,7 +214,7 @@ def open_model(checkpoint: Checkpoint, config: Mapping[str, Any], parts: Contain
 
 
 def _loaded(checkpoint: Checkpoint, config: Mapping[str, Any], **options: Any) -> tuple[Any, dict[str, Any]]:
-    """The model, and what transformers says of loading it."""
+    """The model, and transformers' report on loading it."""
     import transformers
 
     kind: Any = transformers.AutoModelForImageTextToText if _sees(config) else transformers.AutoModelForCausalLM
@@ -233,7 +233,7 @@ def _loaded(checkpoint: Checkpoint, config: Mapping[str, Any], **options: Any) -
             return load(folder, **options)
     except (ValueError, RuntimeError) as error:  # a GGUF of another architecture; tensors of other shapes
         raise _unknown(config, _first_line(error)) from error
-    except ImportError as error:  # of a quantiser's package
+    except ImportError as error:  # of a quantisation package
         if error.name or not quantization_words(config):
             raise
         raise _unknown(config, _first_line(error)) from error
@@ -249,7 +249,7 @@ def _unknown(config: Mapping[str, Any], why: str) -> BringupError:
     return fail(
         "BU703",
         f"transformers has no reference for `{name}`: {why}",
-        help="record the model's own code with `save_activations` and give the file: --against FILE (docs/verify.md)",
+        help="record the model's own code with `save_activations` and pass the file: --against FILE (docs/verify.md)",
     )
 
 

@@ -1,8 +1,8 @@
-"""How far 16-bit logits may be from exact ones: as far as the reference's own 16-bit logits are, measured.
+"""The bound on the error of 16-bit logits: a multiple of the measured error of the reference's own 16-bit logits.
 
-Every row of logits has one number: the root mean square of its differences from the exact logits, which are the
-reference's in float32. The reference's own row, computed in 16 bits from the same tokens, has such a number as well:
-the row's noise. docs/verify.md states the bound and why it holds.
+The error of a row of logits is the root mean square of its differences from the exact logits, which are the reference's
+in float32. The error of the reference's row, computed in 16 bits from the same tokens, is the noise of the row.
+docs/verify.md states the bound and its reason.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import numpy as np
 
 from bringup.compile.parity.parity import TOLERANCE, Difference, relative
 
-# Two correct programs that round at other places have noise of one size. Over every family's configurations in
-# tests/models/test_rounding.py the median row of ours has 0.7 to 1.3 times the reference's noise, whether weights
-# are calm or make attention uneven, but where a router chose otherwise.
-TYPICAL = 2.0  # median row of a phase, over the reference's
-ROW = 4.0  # every row, over the larger of the reference's row and its median row
-FEW = 8  # rows; the median of fewer is no statistic
-# Rounding a number to the dtype moves it by up to 2^-9 (2^-12) of its size: no noise is taken to be smaller.
-# In float32 sums in another order move more than rounding does: `ROW` times its number is `TOLERANCE`.
+# Two correct programs that round at different places have equal noise. Over every family's configurations in
+# tests/models/test_rounding.py, the median row of ours has 0.7 to 1.3 times the reference's noise, for weights with
+# even and with uneven attention, unless a router selected other experts.
+TYPICAL = 2.0  # bound of the median row of a phase, in multiples of the reference's
+ROW = 4.0  # bound of every row, in multiples of the larger of the reference's row and its median row
+FEW = 8  # rows; the median of fewer is not reliable
+# The least noise, relative to a row. Rounding to the dtype moves a value by up to 2^-9 (2^-12) of its size.
+# In float32, sums in another order differ by more than rounding: `ROW` times this value is `TOLERANCE`.
 UNIT = {"bfloat16": 2.0**-9, "float16": 2.0**-12, "float32": TOLERANCE / ROW}
 
 
 def rms(rows: np.ndarray) -> np.ndarray:
-    """Float64 [R]: the root mean square of each row of [R, …]; infinite where a number is not finite."""
+    """Float64 [R]: the root mean square of each row of [R, …]; infinite for a row with NaN or infinity."""
     flat = rows.reshape(len(rows), -1).astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         found = np.sqrt((flat * flat).mean(-1))
@@ -34,11 +34,11 @@ def rms(rows: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What logits are compared with: `wanted`, float32 [T, V], and the noise that they may have.
+    """The expected logits, `wanted`, float32 [T, V], and their noise.
 
-    `noise` is float64 [T], the RMS of each row's rounding; `peak` [T] the largest difference in it. None in float32:
-    there the bound is `TOLERANCE`. `share`: the logits compared and `wanted` have noise each, when it is the square
-    root of 2.
+    `noise` is float64 [T], the RMS of each row's rounding; `peak` [T] is the largest difference in it. Both are None in
+    float32, where the bound is `TOLERANCE`. `share` is the square root of 2 if `wanted` has noise too, otherwise 1.
+    `reach` [T] is added to the bound of a row.
     """
 
     wanted: np.ndarray
@@ -48,19 +48,19 @@ class Bound:
     reach: np.ndarray | float = 0.0
 
     def at(self, rows: np.ndarray) -> Bound:
-        """The bound of these rows of the sequence."""
+        """The bound of the rows [R] of the sequence with these indices."""
         noise, peak = self.noise, self.peak
         return Bound(
             self.wanted[rows], None if noise is None else noise[rows], None if peak is None else peak[rows], self.share
         )
 
     def nearer(self, ours: np.ndarray, other: np.ndarray) -> Bound:
-        """The same with the rows of `other`, float32 [T, V], wanted where ours are nearer to them."""
+        """The same bound, with the rows of `other`, float32 [T, V], expected if ours are nearer to them."""
         near = rms(ours - other) < rms(ours - self.wanted)
         return Bound(np.where(near[:, None], other, self.wanted), self.noise, self.peak, self.share)
 
     def rows_beyond(self, ours: np.ndarray, median: float) -> np.ndarray:
-        """For each row of ours, how often its error contains what it may be."""
+        """Float64 [R]: the error of each row of ours, divided by its bound."""
         if self.noise is None:
             gap = np.abs(ours.astype(np.float64) - self.wanted).max(-1, initial=0.0)
             largest = TOLERANCE * max(float(np.abs(self.wanted).max(initial=0.0)), 1e-30)
@@ -70,14 +70,14 @@ class Bound:
 
     @property
     def margin(self) -> np.ndarray | float:
-        """How much larger the top logit of `wanted` has to be than the second for the top token to be decided."""
+        """The difference between the two largest logits of `wanted` above which the top token must be equal; [T]."""
         if self.peak is None:
             return 2 * TOLERANCE * float(np.abs(self.wanted).max(initial=0.0))
         return 4 * self.share * self.peak
 
 
 def bound_of(exact: np.ndarray, rounded: np.ndarray, dtype: str, share: float = 1.0) -> Bound:
-    """The bound that logits [T, V] of one program give by rounding: `rounded` in 16 bits, `exact` in float32."""
+    """The bound from the logits [T, V] of one program: `rounded` in 16 bits, `exact` in float32."""
     gap = rounded.astype(np.float64) - exact
     return Bound(exact, np.maximum(rms(gap), UNIT[dtype] * rms(exact)), np.abs(gap).max(-1), share)
 
@@ -90,11 +90,12 @@ def judge(
     explained: np.ndarray | None = None,
     reach: np.ndarray | None = None,
 ) -> Difference:
-    """Compares logits [R, V] of one phase with the same rows of a bound, whose whole sequence has the noise `median`.
+    """Compares logits [R, V] of one phase with the same rows of a bound; `median` is the noise of the sequence's
+    median row.
 
-    `explained`, float32 [R, V], are exact logits with the choices that the program has made: a row may agree with
-    either. One that agrees with neither may be `reach` further off, float64 [R]: as far as one other choice of that
-    row moves it. `undecided` are the rows that agree in one of these ways alone.
+    `explained`, float32 [R, V], are exact logits with the selections (experts, keys) of the program: a row may agree
+    with either. The bound of a row that agrees with neither is larger by `reach`, float64 [R]: the effect of one other
+    selection of that row. Rows that agree only in one of these ways are `undecided`.
     """
     alone = bound.rows_beyond(ours, median) > 1
     if explained is not None:
@@ -116,7 +117,7 @@ def judge(
 
 
 def _excess(ours: np.ndarray, bound: Bound, median: float) -> float:
-    """How often an error contains what it may be: the largest of every row, and of the median row."""
+    """The largest error divided by its bound, over every row and the median row."""
     if not np.isfinite(ours).all():
         return float("inf")
     excess = float(bound.rows_beyond(ours, median).max(initial=0.0))
@@ -127,16 +128,16 @@ def _excess(ours: np.ndarray, bound: Bound, median: float) -> float:
 
 
 def _top_tokens(ours: np.ndarray, wanted: np.ndarray, margin: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
-    """Which rows have another top token though the margin decides it; and which rows it decides."""
+    """Bool [R]: the rows with another top token though the margin decides it; and the rows that it decides."""
     second, first = np.partition(wanted, -2, axis=-1)[:, -2:].T
     decided = first - second > margin
     return decided & (ours.argmax(-1) != wanted.argmax(-1)), decided
 
 
 def near(given: np.ndarray, wanted: np.ndarray, exact: np.ndarray, dtype: str) -> bool:
-    """Whether two executors agree on an array [R, …] of logits or of a state; `exact` is the same in float32.
+    """Whether two executors agree on an array [R, …] of logits or of a state; `exact` is the same array in float32.
 
-    In 16 bits both are off, and by rounding alone no further than `judge` allows; rows that hold nothing do not count.
+    In 16 bits both have rounding errors, which the bound of `judge` limits. Rows that are all zero are ignored.
     """
     if dtype == "float32":
         return relative(given, wanted) <= TOLERANCE

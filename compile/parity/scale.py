@@ -1,8 +1,8 @@
-"""A factor that rounding does not explain: how much too large numbers are along a direction, and how well it is known.
+"""The factor by which an operation is wrong on average: a least-squares coefficient and its standard error.
 
-An operation that is wrong by 1 % moves its result by no more than a few roundings. But rounding has either sign, and a
-mistake has one: over many numbers rounding averages out. So numbers are regressed on the direction in which the
-operation moves them, by least squares; the remainder gives the standard error of the factor that is found.
+An operation that is wrong by 1 % changes its result by no more than a few roundings. But rounding errors have either
+sign and average out over many values, and a mistake has one sign. So errors are regressed on the direction in which the
+operation moves the values; the residual gives the standard error of the factor.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# What one rounding to nearest moves a number by on average, as a share of it (as much is `rounding.UNIT`): a constant
-# that is rounded, such as a scale of attention, multiplies everything by as much, and no row averages that out.
+# The relative error of one rounding to nearest, on average (the same value as `rounding.UNIT`). A rounded constant,
+# such as the scale of attention, multiplies everything by this factor, and no row averages it out.
 ROUNDOFF = {"bfloat16": 2.0**-9, "float16": 2.0**-12}
-SIGMAS = 4.0  # standard errors beyond that, of many groups
-LEAST = 8  # rows; the scatter of fewer is no statistic
-NUMBERS = 16  # the same of single numbers, whose errors are less alike than means of rows
+SIGMAS = 4.0  # standard errors beyond that, for many groups
+LEAST = 8  # rows; the scatter of fewer is not reliable
+NUMBERS = 16  # the same for single values, whose errors vary more than means of rows
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """`factor` less 1 of numbers along a direction, its standard `error`, and what of it rounding explains."""
+    """A relative `factor` along a direction (0 for none), its standard `error`, and its bound `explained`."""
 
     factor: float
     error: float
@@ -29,7 +29,7 @@ class Scale:
 
     @property
     def excess(self) -> float:
-        """How often the factor contains what it may be: at most 1 agrees."""
+        """The factor divided by its bound: at most 1 agrees."""
         return abs(self.factor) / self.explained
 
 
@@ -37,10 +37,10 @@ NONE = Scale(0.0, 0.0, 1.0)
 
 
 def scale_along(gap: np.ndarray, direction: np.ndarray, noise: np.ndarray | None, dtype: str) -> Scale:
-    """How much of `direction` [R, …] is in `gap` [R, …], by rows, each of which is one group.
+    """The coefficient of `gap` [R, …] on `direction` [R, …]; each row is one group.
 
-    `noise` [R, …] is a difference that rounding makes of the same numbers: its own factor may come on top, twice.
-    `NONE` for too few rows, or where the direction moves nothing.
+    `noise` [R, …] is a difference due to rounding of the same values: twice its own coefficient is added to the bound.
+    `NONE` for too few rows, or if the direction is zero. The standard error is that of White (Econometrica 48, 1980).
     """
     rows = len(gap)
     along, square = _dot(gap, direction), _dot(direction, direction)
@@ -56,7 +56,7 @@ def scale_along(gap: np.ndarray, direction: np.ndarray, noise: np.ndarray | None
 
 
 def sigmas(degrees: int) -> float:
-    """As many standard errors as are exceeded as rarely as `SIGMAS`, where the error has so many degrees of freedom.
+    """The number of standard errors that is exceeded as rarely as `SIGMAS`, for an error with `degrees` of freedom.
 
     The first terms of Student's quantile (Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5).
     """
@@ -64,7 +64,7 @@ def sigmas(degrees: int) -> float:
 
 
 def scale_of(given: np.ndarray, wanted: np.ndarray, dtype: str) -> Scale:
-    """How much larger the finite numbers of an array are than those wanted; each number is a group."""
+    """The factor by which the finite values of `given` differ from `wanted` on average; each value is a group."""
     ours, right = given.astype(np.float64).ravel(), wanted.astype(np.float64).ravel()
     finite = np.isfinite(ours) & np.isfinite(right)
     ours, right = ours[finite, None], right[finite, None]
@@ -75,6 +75,6 @@ def scale_of(given: np.ndarray, wanted: np.ndarray, dtype: str) -> Scale:
 
 
 def _dot(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Float64 [R]: the product of each row of one with that of the other."""
+    """Float64 [R]: the dot product of each pair of rows."""
     rows = len(one)
     return np.einsum("rn,rn->r", one.reshape(rows, -1).astype(np.float64), other.reshape(rows, -1).astype(np.float64))

@@ -26,8 +26,8 @@ from bringup.graphs.core.module import Const, Param, State
 from bringup.graphs.core.step import BLOCK
 from bringup.spec import Shape
 
-# The last two: the epilogue, of which rows. `final`: what the epilogue makes its logits of. `hidden`: the hidden state
-# of what a layer takes.
+# The last two are the epilogue, of the last row of each sequence or of all rows. `final`: the input of the head.
+# `hidden`: the hidden state that enters a layer.
 Part = Literal["prologue", "layer", "hidden", "final", "last_rows", "all_rows"]
 Tensors = tuple[Sequence[TensorSpec], Sequence[StateSpec]]  # weights, tables among them, and states
 Code = TypeVar("Code")
@@ -37,8 +37,8 @@ Code = TypeVar("Code")
 class Stage:
     """One function to trace: a part of the model, for the steps of an entry point.
 
-    `path` is where its module hangs ("" for the graph itself), `values` what it is called with next to the step. With
-    `lora`, the last value is the slot of each sequence's LoRA.
+    `path` is the path of its module ("" for the graph itself), `values` are its arguments besides the step. With
+    `lora`, the last value is the slot of each sequence's LoRA, int64 [B].
     """
 
     name: str
@@ -51,7 +51,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced(Generic[Code]):
-    """A traced stage: its function, and its code in whatever form the tracer makes. `found`: it was in the cache."""
+    """A traced stage: its function, and its code in the tracer's form. `found`: it was in the cache."""
 
     function: Function
     code: Code
@@ -62,7 +62,10 @@ Trace = Callable[[Stage], Traced[Code]]
 
 
 def trace_entry(layout: Layout, point: EntryPoint, trace: Trace[Code]) -> tuple[Entry, list[Traced[Code]]]:
-    """One entry point: its stages traced once per kind of layer, and the calls that run them one after the other."""
+    """One entry point: its stages, traced once for each kind of layer, and the calls that run them in order.
+
+    Raises BU304 if layers do not return what the next layer takes, or if a size is not fixed.
+    """
     name, num_tokens = point.point_name, point.num_tokens
     traced: dict[str, Traced[Code]] = {}
     calls: list[Call] = []
@@ -81,7 +84,7 @@ def trace_entry(layout: Layout, point: EntryPoint, trace: Trace[Code]) -> tuple[
         function: str = "",
         lora: bool = False,
     ) -> range:
-        """The numbers of its results."""
+        """Adds a call; returns the indices of its results among the entry's values."""
         nonlocal count
         function = f"{name}.{function or part}"
         if function not in traced:
@@ -126,35 +129,35 @@ def trace_entry(layout: Layout, point: EntryPoint, trace: Trace[Code]) -> tuple[
 
 
 def check_carried(layout: Layout, part: str, given: Sequence[Value], taken: Sequence[Value]) -> None:
-    """Raises BU304 where the prologue or a layer does not give what the next layer takes."""
+    """Raises BU304 if the results of the prologue or a layer are not the inputs of the next layer."""
     if len(given) != layout.carried:
         counted = f"{layout.carried} value{'s' * (layout.carried > 1)} from layer to layer"
         help = "set `carried` of the graph, and return as many values from each layer, in a tuple"
-        raise fail("BU304", f"the graph carries {counted}, and `{part}` gives {len(given)}", help=help)
+        raise fail("BU304", f"the graph carries {counted}, and `{part}` returns {len(given)}", help=help)
     for index, (value, other) in enumerate(zip(given, taken, strict=True)):
         if value != other:
-            message = f"`{part}` gives value {index} as {spelled_value(value)}"
-            message += f", and the next layer takes {spelled_value(other)}"
-            raise fail("BU304", message, help="return it in the shape and dtype that `prologue` gives")
+            message = f"`{part}` returns value {index} as {spelled_value(value)}"
+            message += f", and the next layer expects {spelled_value(other)}"
+            raise fail("BU304", message, help="return it in the shape and dtype that `prologue` returns")
 
 
 def _check_sizes(values: Sequence[Value]) -> None:
-    """Raises BU304 for values of the prologue whose sizes are not fixed: layers take them as they are."""
+    """Raises BU304 for results of the prologue whose sizes are not fixed: layers are traced with fixed sizes."""
     for index, (shape, dtype) in enumerate(values):
         if -1 in shape:
-            message = f"`prologue` gives value {index} as {spelled_value((shape, dtype))}: -1 is not a fixed size"
-            help = "compute what depends on the number of cache blocks, as `step.block_table`, in the layers"
+            message = f"`prologue` returns value {index} as {spelled_value((shape, dtype))}: -1 is not a fixed size"
+            help = "compute values that depend on the number of cache blocks, as `step.block_table`, in the layers"
             raise fail("BU304", message, help=help)
 
 
 def spelled_value(value: Value) -> str:
-    """`float32 [16, 64]`."""
+    """A value as text: `float32 [16, 64]`."""
     shape, dtype = value
     return f"{dtype} {list(shape)}"
 
 
 def interface_of(layout: Layout, entries: Iterable[tuple[Entry, list[Traced[Code]]]], tensors: Tensors) -> Interface:
-    """All entries together; `tensors` are the weights and the states."""
+    """The interface of all entries; `tensors` are the weights and the states."""
     parts = list(entries)
     weights, states = tensors
     functions = {traced.function.name: traced.function for _, stages in parts for traced in stages}
@@ -164,7 +167,7 @@ def interface_of(layout: Layout, entries: Iterable[tuple[Entry, list[Traced[Code
         functions=tuple(functions.values()),
         entries=tuple(entry for entry, _ in parts),
         weights=tuple(weights),
-        # A module whose forward is not called, as one whose matrix is a part of another product, takes no LoRA.
+        # A module whose forward is not called, such as one whose matrix is a part of another product, has no LoRA.
         states=tuple(state for state in states if state.kind != "lora" or state.name in read),
         max_blocks=layout.max_blocks,
         all_logits=layout.all_logits,
@@ -176,7 +179,7 @@ def interface_of(layout: Layout, entries: Iterable[tuple[Entry, list[Traced[Code
 
 
 def tensors_of(graph: Graph, layout: Layout, buffers: Buffers = AS_DECLARED) -> Tensors:
-    """What a graph's program binds by name: its weights, buffers and tables among them, and its states."""
+    """The tensors that a graph's program binds by name: weights, including buffers and tables, and states."""
 
     def spec(name: str, shape: Shape, dtype: str | None) -> TensorSpec:
         return TensorSpec(name=name, shape=shape, dtype=dtype or graph.dtype)

@@ -1,4 +1,4 @@
-"""Binds weights by name, for every executor."""
+"""Checks the weights that an executor binds by name."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from bringup.diagnostics import BringupError, Diagnostic
 
 
 def dtype_of(name: str) -> np.dtype:
-    """The numpy dtype of a TensorSpec; bfloat16 and fp8 are ml_dtypes'."""
+    """The numpy dtype of a TensorSpec's `dtype`; bfloat16 and float8 are those of ml_dtypes."""
     return np.dtype(getattr(ml_dtypes, name, None) or name)
 
 
 def check_weights(interface: Interface, weights: Mapping[str, np.ndarray]) -> None:
-    """Compares names, shapes and dtypes: IREE takes any bytes of the right length.
+    """Compares names, shapes and dtypes, because IREE accepts any bytes of the right length.
 
-    Raises BU609, once for every fault; weights that are all of one other dtype are one fault.
+    Raises BU609 with one finding for each fault; weights with the same wrong dtype are one fault.
     """
     alike: dict[tuple[str, str], list[str]] = {}
     for spec in interface.weights:
@@ -37,5 +37,5 @@ def check_weights(interface: Interface, weights: Mapping[str, np.ndarray]) -> No
 
 def _fault(names: list[str], wanted: str, given: str) -> Diagnostic:
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    message = f"the program takes `{names[0]}`{more}{wanted}, the weights {given}"
+    message = f"the program expects `{names[0]}`{more}{wanted}, the weights {given}"
     return Diagnostic(code="BU609", message=message, help="compile the bundle again", parameter=names[0])

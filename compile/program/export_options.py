@@ -15,7 +15,7 @@ from bringup.graphs.core.module import Param, State
 from bringup.graphs.core.step import BLOCK, CacheSizes
 from bringup.grouping import grouped
 
-# What safetensors, torch and IREE all hold. Float8 scales without a sign (e8m0) and unsigned words are not among them.
+# The dtypes that safetensors, torch and IREE all support. Not among them: e8m0 scales and unsigned words.
 STORABLE = frozenset(
     {
         *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
@@ -26,15 +26,18 @@ STORABLE = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What a program is made for: the paths of its layers, which of them are alike, and the lengths compiled.
+    """The shape of a program: the paths of its layers, the kind of each, and the compiled lengths.
 
-    `kinds[i]` is the index of the first layer like layer i. `context` is the longest sequence in tokens,
-    `max_batch_size` the largest number of sequences that a step takes in and the caches hold. `all_logits` gives the
-    logits of every prefill row, not only of the last. `aux_hidden`: which hidden states are given as well, all rows: i
-    is what layer i takes; the number of layers is what the head takes. `windows`: those that states have.
-    `cache_blocks`: see `CacheSizes`. `max_input_len`: the longest prompt, None for the context. `carried` values go
-    from layer to layer; `derives_hidden`: hidden states are computed from them by a function of the graph. `lora`:
-    layers have slots of LoRAs, and each sequence chooses one; `lora_ends`: the embedding or the head has some too.
+    - `kinds[i]` is the index of the first layer of the same kind as layer i.
+    - `buckets` are the compiled prefill lengths, `context` the longest sequence, `max_input_len` the longest prompt
+      (None: the context), in tokens. `max_batch_size` is the largest number of sequences in a step and in the caches.
+    - `all_logits`: logits of every prefill row, not only of the last.
+    - `aux_hidden`: hidden states of all rows that are outputs too: i is the input of layer i, the number of layers
+      that of the head.
+    - `inputs`: the model's inputs besides tokens, without the token axis. `windows`: the sliding windows of states.
+    - `cache_blocks`: see `CacheSizes`.
+    - `carried`: the number of values from layer to layer. `derives_hidden`: the graph computes hidden states from them.
+    - `lora`: layers have slots of LoRAs, one of which each sequence selects. `lora_ends`: so has the embedding or head.
     """
 
     layers: Sequence[str]
@@ -55,6 +58,7 @@ class Layout:
 
     @classmethod
     def of(cls, graph: Graph, *, buckets: Sequence[int], context: int, **settings: Any) -> Layout:
+        """The layout of a graph's program. Raises BU303 for parameters with a dtype that cannot be stored."""
         _refuse_storage(graph)
         paths = [f"{graph.layer_path}.{index}" for index in range(len(graph.layers))]
         inputs = {name: ((width,), graph.dtype) for name, width in graph.inputs.items()}
@@ -74,7 +78,7 @@ class Layout:
     def entries(self) -> list[EntryPoint]:
         """Prefill of every bucket's length, for one sequence and for all; decode of 1, 2, 4, … sequences up to all.
 
-        A program for one sequence reads its cache blocks in order, and gathers nothing.
+        A program for one sequence reads its cache blocks in order, without gathering them.
         """
         most, contiguous = self.max_batch_size, self.max_batch_size == 1
         prefill = [(size, count) for count in sorted({1, most}) for size in self.buckets]
@@ -87,7 +91,7 @@ class Layout:
 
     @property
     def sizes(self) -> CacheSizes:
-        """What the states hold."""
+        """The sizes of the caches."""
         return CacheSizes(
             context=self.context,
             sequences=self.max_batch_size,
@@ -97,32 +101,33 @@ class Layout:
 
     @property
     def rewindable(self) -> int | None:
-        """How many tokens of a sequence can be taken back, see `Interface`: those that rings have beyond a window."""
+        """The number of tokens of a sequence that can be removed, see `Interface`: rows of rings beyond a window."""
         rings = [(window, self.sizes.ring(window)) for window in self.windows]
         return min((ring - window + 1 for window, ring in rings if ring), default=None)
 
     @property
     def max_blocks(self) -> int:
+        """The number of cache blocks of the longest sequence."""
         return self.sizes.blocks_each
 
 
 def _refuse_storage(graph: Graph) -> None:
-    """Raises BU303 for parameters whose arrays no target takes: sub-byte values that are not packed, and the like."""
+    """Raises BU303 for parameters whose dtype no target supports, such as sub-byte values that are not packed."""
     stored = {name: leaf.stored(graph.dtype)[1] for name, leaf in graph.leaves(Param)}
     dtypes = sorted({dtype for dtype in stored.values() if dtype not in STORABLE})
     if dtypes:
         names = [name for name, dtype in stored.items() if dtype == dtypes[0]]
         raise fail(
             "BU303",
-            f"`{', '.join(grouped(names))}` would be stored as {dtypes[0]}, which no target takes",
+            f"`{', '.join(grouped(names))}` would be stored as {dtypes[0]}, which no target supports",
             help='pack values of less than a byte: Param(…, dtype="int4", pack="out:8"); dequantise others in the rule',
             parameter=names[0],
         )
 
 
 DEFAULT_CONTEXT = 2048
-# Prefill lengths, put together by step_inputs.chunks_of. A length costs a compile some 1.5 s, and past 64 tokens gains
-# nothing on a CPU: GPT-2 small takes 1.27 ms a token in runs of 32, 1.0 of 64, 0.95 of 256, 1.05 of 512.
+# Prefill lengths, which step_inputs.chunks_of combines. Each adds about 1.5 s to a compile. On a CPU, lengths over 64
+# gain little: GPT-2 small needs 1.27 ms per token in runs of 32, 1.0 in runs of 64, 0.95 of 256, 1.05 of 512.
 BUCKETS = (32, 256)
 
 
@@ -137,17 +142,17 @@ def layout_of(
     cache_blocks: int | None = None,
     max_input_len: int | None = None,
 ) -> Layout:
-    """What a program for `context` tokens consists of: prefill of each bucket's length, and decode.
+    """The layout of a program for sequences of `context` tokens: prefill of each bucket's length, and decode.
 
-    Of the buckets that hold the longest prompt, only the smallest is kept. `cache_blocks`: see `CacheSizes`. Raises
-    BU007 for lengths under 2, or none, BU028 for hidden states that it does not have, BU024 for a `max_batch_size` that
-    is no positive integer, for a `max_input_len` that is none or exceeds the context, and for fewer `cache_blocks` than
-    one sequence of the whole context needs.
+    Of the buckets that fit the longest prompt, only the smallest is used. `cache_blocks`: see `CacheSizes`. Raises
+    BU007 for no lengths, or lengths under 2; BU028 for hidden states that the model does not have; BU024 for a
+    `max_batch_size` or `max_input_len` that is not a positive integer, a `max_input_len` above the context, and fewer
+    `cache_blocks` than one sequence of the full context needs.
     """
     max_batch_size = whole("max_batch_size", max_batch_size, least=1)
     buckets, aux_hidden = whole_numbers("buckets", buckets), whole_numbers("aux_hidden", aux_hidden)
     if not buckets or min(buckets) < 2:
-        raise fail("BU007", f"prefill lengths are {list(buckets)}; give at least one, each at least 2")
+        raise fail("BU007", f"prefill lengths are {list(buckets)}; at least one is required, each at least 2")
     if max_input_len is not None:
         max_input_len = _max_input_len(max_input_len, context)
     longest = min((size for size in buckets if size >= (max_input_len or context)), default=max(buckets))
@@ -164,29 +169,32 @@ def layout_of(
 
 
 def _max_input_len(given: int, context: int) -> int:
-    """A number of tokens that fits the context."""
+    """A number of tokens, at most the context. Raises BU024."""
     count = whole("max_input_len", given, least=1)
     if count > context:
         message = f"`max_input_len` does not take {count}: the context has {context:,} tokens"
-        raise fail("BU024", message, help="give a smaller one, or a larger --max-seq-len")
+        raise fail("BU024", message, help="reduce it, or increase --max-seq-len")
     return count
 
 
 def _cache_blocks(given: int, largest: CacheSizes) -> int | None:
-    """A number of blocks that holds one sequence; None for that of `largest`, all sequences at their full length."""
+    """A number of blocks, enough for one sequence; None for that of `largest`: all sequences at their full length.
+
+    Raises BU024.
+    """
     count, least = whole("cache_blocks", given, least=1), largest.blocks_each
     if count < least:
         raise fail(
             "BU024",
             f"`cache_blocks` does not take {count}: one sequence of {largest.context:,} tokens needs {least} blocks of "
             f"{BLOCK} tokens",
-            help=f"give {least} or more, or a smaller --max-seq-len",
+            help=f"use {least} or more, or reduce --max-seq-len",
         )
     return None if count == largest.blocks - 1 else count
 
 
 def context_of(job: Job, requested: int | None) -> int:
-    """How many tokens a program is made for. Raises BU007 when the model has fewer positions than asked."""
+    """The context of a program, in tokens. Raises BU007 if `requested` exceeds the model's positions."""
     largest = job.graph.config.max_positions
     requested = None if requested is None else whole("max_seq_len", requested)
     if requested is not None and not 1 <= requested <= largest:

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def function_of(name: str, weights: Sequence[str], states: Sequence[str], exported: ExportedProgram) -> Function:
-    """The function of a graph that was exported with (weights, states, values, step), in that order.
+    """The function of a graph that was exported with the arguments (weights, states, values, step), in that order.
 
-    A size that is not fixed (the number of cache blocks) is -1. Raises BU304 where an input that is no state changes
-    in place, or the shape of any input.
+    A symbolic size (the number of cache blocks) is -1. Raises BU304 if the graph changes an input in place that is not
+    a state, or the shape of any input.
     """
     from bringup.compile.program.functional_run import changed_inputs
 
@@ -34,7 +34,7 @@ def function_of(name: str, weights: Sequence[str], states: Sequence[str], export
     if changed := updated - set(inputs[first:second]):
         raise fail(
             "BU304",
-            f"the stage `{name}` changes what it is given in place: {_names(changed)}",
+            f"the stage `{name}` changes an input in place: {_names(changed)}",
             help="only states may change in place: write `x = x + y` for `x += y`",
         )
     return Function(
@@ -48,7 +48,7 @@ def function_of(name: str, weights: Sequence[str], states: Sequence[str], export
 
 
 def value_of(value: Any) -> Value:
-    """Shape and dtype of a tensor."""
+    """Shape and dtype of a tensor; a symbolic size is -1."""
     shape = tuple(size if isinstance(size, int) else -1 for size in value.shape)
     return shape, str(value.dtype).removeprefix("torch.")
 

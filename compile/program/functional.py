@@ -1,11 +1,11 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
-"""A traced stage without updates in place, its operations decomposed: what compilers of pure functions take.
+"""A traced stage without in-place updates, with its operations decomposed, for compilers of pure functions.
 
-The operations are those of `ExportedProgram.run_decompositions`, in one pass over the traced graph. torch makes two,
-the first to learn which inputs change, which the pass itself knows at its end (`functional_run.py`); and with each it
-registers a rule for every one of 500 composite operations. Here they are registered once a process, and exchanged
-afterwards.
+The operations are those of `ExportedProgram.run_decompositions`, in one pass over the traced graph. torch makes two
+passes, the first to find the inputs that change, which the pass itself knows at its end (`functional_run.py`). In each
+pass it registers a rule for every one of 500 composite operations. Here they are registered once in a process, and
+exchanged afterwards.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ Table = Mapping[Any, Callable[..., Any]]
 
 
 class Decompositions:
-    """Which operations are decomposed, by a table of torch: an operation, and a function that computes it by others.
+    """The operations that are decomposed, from a table of torch: operations, and functions that compute them by others.
 
-    As for `run_decompositions`, composite operations that are not in the table stay as they are.
+    As in `run_decompositions`, composite operations that are not in the table are unchanged.
     """
 
     def __init__(self, table: Table) -> None:
@@ -56,11 +56,11 @@ class Decompositions:
         with _override_composite_implicit_decomp(composites):
             self._kernels = {op: dict(op.py_kernels) for op in composites}
             self._rules = {op: op_implementations_dict[op] for op in composites}
-        op_implementations_dict.update(rules)  # torch drops those that were there before
+        op_implementations_dict.update(rules)  # torch removes those that were registered before
 
     @contextmanager
     def composites(self) -> Generator[None]:
-        """In the block, composite operations are decomposed as the table says, and no others."""
+        """In the block, the composite operations of the table are decomposed, and no others."""
         kernels = self._exchanged(self._kernels)
         rules = {op: op_implementations_dict.get(op) for op in self._rules}
         op_implementations_dict.update(self._rules)
@@ -75,7 +75,7 @@ class Decompositions:
                     op_implementations_dict[op] = rule
 
     def _exchanged(self, kernels: Mapping[Any, dict[Any, Any]]) -> dict[Any, dict[Any, Any]]:
-        """Gives operations these kernels; the result is those that they had."""
+        """Replaces the Python kernels of operations; returns those before."""
         before = {op: dict(op.py_kernels) for op in kernels}
         for op, own in kernels.items():
             op.py_kernels.clear()
@@ -86,9 +86,9 @@ class Decompositions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Functional:
-    """A graph without updates in place, with those attributes of an `ExportedProgram` that a reader of graphs needs.
+    """A graph without in-place updates, with the attributes of an `ExportedProgram` that readers of graphs need.
 
-    `updated`: which inputs the first results are new values of, by their place among the user's inputs.
+    `updated`: the indices of the user's inputs whose new values are the first results.
     """
 
     graph_module: fx.GraphModule
@@ -103,10 +103,10 @@ class Functional:
 
 
 def functional(exported: ExportedProgram, decompositions: Decompositions, *, lines: bool = False) -> Functional:
-    """The same function without updates in place: inputs that it changes are its first results, in their order.
+    """The same function without in-place updates: the new values of changed inputs are its first results, in order.
 
-    Of a program after `run_decompositions` they are first already. With `lines`, a node has the lines of source of the
-    node that it comes from.
+    In a program after `run_decompositions` they are first already. With `lines`, nodes have the source lines of the
+    nodes that they come from.
     """
     signature: Any = exported.graph_signature
     given = placeholders(exported)

@@ -2,9 +2,9 @@
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 """Runs a traced graph without in-place updates: its results, and the inputs that it changes.
 
-torch's functionalization gives a tensor that is written to another value, whatever writes to it: one operation, an
-operation of lists, or a graph inside the graph (`torch.autocast`, `torch.enable_grad`). An input whose value is another
-one after the run is changed.
+In torch's functionalization a tensor that is written has another value afterwards, whatever writes it: an operation, an
+operation on lists, or a graph in the graph (`torch.autocast`, `torch.enable_grad`). So an input is changed if its value
+after the run is another one.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from torch.utils._pytree import tree_leaves
 
 
 class FunctionalRun(NamedTuple):
-    """The results of a run, and the new values of the inputs that it changes, by their place among all inputs.
+    """The results of a run, and the new values of changed inputs, by their index among all inputs.
 
-    `reshaped` are the places of inputs whose shape or strides it changes.
+    `reshaped` are the indices of inputs whose shape or strides change.
     """
 
     results: list[Any]
@@ -35,14 +35,14 @@ class FunctionalRun(NamedTuple):
 
 
 class ChangedInputs(NamedTuple):
-    """The placeholders that a graph gives new values, and those that it gives another shape or other strides."""
+    """The placeholders whose values a graph changes, and those whose shape or strides it changes."""
 
     updated: Set[fx.Node]
     reshaped: Set[fx.Node]
 
 
 def functional_run(exported: ExportedProgram, inputs: Sequence[Any]) -> FunctionalRun:
-    """Runs a graph in `functional_mode`, on tensors without content or on proxies of them."""
+    """Runs a graph in `functional_mode`, on fake tensors or on proxies of them."""
     wrapped = [_wrapped(value) for value in inputs]
     results: Any = fx.Interpreter(exported.graph_module).run(*wrapped, enable_io_processing=False)
     after = [_unwrapped(value) for value in wrapped]
@@ -54,9 +54,9 @@ def functional_run(exported: ExportedProgram, inputs: Sequence[Any]) -> Function
 
 
 def changed_inputs(exported: ExportedProgram) -> ChangedInputs:
-    """The inputs that a graph changes in place; of a program after `run_decompositions`, by its results too.
+    """The inputs that a graph changes in place; in a program after `run_decompositions`, also by its results.
 
-    A graph is run for it only where its operations alone do not tell.
+    The graph is run only if the schemas of its operations are not sufficient.
     """
     given, names = placeholders(exported), updated_by_results(exported)
     by_name = {node for node in given if node.name in names}
@@ -69,7 +69,7 @@ def changed_inputs(exported: ExportedProgram) -> ChangedInputs:
 
 
 def _written(exported: ExportedProgram) -> set[int] | None:
-    """The storages that operations say they write to; None where one has a graph inside or gives an input a shape."""
+    """The storages that operations write, by their schemas; None if one contains a graph or reshapes an input."""
     found: set[int] = set()
     for node in exported.graph.nodes:
         if node.op == "get_attr" or isinstance(node.target, torch._ops.HigherOrderOperator):
@@ -87,13 +87,13 @@ def _written(exported: ExportedProgram) -> set[int] | None:
 
 
 def _storages(node: Any) -> set[int]:
-    """Where a node's tensors are: a view is where the tensor is that it is a view of."""
+    """The storages of a node's tensors; a view shares that of its base."""
     values = tree_leaves(node.meta["val"]) if isinstance(node, fx.Node) else []
     return {value.untyped_storage()._cdata for value in values if isinstance(value, Tensor)}
 
 
 def updated_by_results(exported: ExportedProgram) -> list[str]:
-    """The names of inputs that the first results are new values of."""
+    """The names of the inputs whose new values are the first results."""
     specs = exported.graph_signature.output_specs
     return [spec.target for spec in specs if spec.kind is OutputKind.USER_INPUT_MUTATION and spec.target]
 
@@ -105,8 +105,8 @@ def placeholders(exported: ExportedProgram) -> list[fx.Node]:
 
 @contextmanager
 def functional_mode(values: Sequence[Any]) -> Generator[None]:
-    """The state that torch.export traces in, of tensors without content such as `values`."""
-    from torch.export._trace import _ignore_backend_decomps  # which takes a second
+    """The modes of torch that `torch.export` traces with, for fake tensors such as `values`."""
+    from torch.export._trace import _ignore_backend_decomps  # this import takes a second
 
     mode = detect_fake_mode(values)
     with (

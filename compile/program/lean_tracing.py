@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
-"""Removes work of torch that tracing does not need. Shares are of the time of a trace, measured with torch 2.13."""
+"""Omits work of torch that tracing does not need. Fractions are of the time of a trace, measured with torch 2.13."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import fx
 
-LINES = "do_not_emit_stack_traces"  # of torch.fx.config; torch 2.11 has none, and always looks them up
-LEFT_ALONE = "__dynamo_disable"  # an attribute of a function that torch's compiler does not follow
-_REPLACING = RLock()  # what is replaced in torch is there for all threads
+LINES = "do_not_emit_stack_traces"  # of torch.fx.config; torch 2.11 does not have it, and always records lines
+LEFT_ALONE = "__dynamo_disable"  # an attribute of functions that torch's compiler does not trace
+_REPLACING = RLock()  # a replacement in torch affects all threads
 
 
 @contextmanager
 def uncached() -> Generator[None]:
-    """Modes of fake tensors made in the block keep no results of operations; torch.export makes its own.
+    """In the block, new modes of fake tensors do not cache results of operations; saves a quarter.
 
-    The cache pays for programs that repeat operations. A stage has few that are alike, and to spell an operation for
-    the cache and to keep its result takes as long as to compute it: a quarter.
+    The cache is useful for programs that repeat operations. A stage repeats few, and computing the key of an operation
+    and storing its result takes as long as the operation.
     """
     from torch._dynamo import config
 
@@ -33,7 +33,7 @@ def uncached() -> Generator[None]:
 
 @contextmanager
 def compiled_when_called() -> Generator[None]:
-    """A graph changed in the block becomes Python code when it is called first, not after each pass: an eighth."""
+    """In the block, graphs are compiled to Python code when first called, not after each pass; saves an eighth."""
     from torch import fx
 
     with _REPLACING:
@@ -55,7 +55,7 @@ def compiled_when_called() -> Generator[None]:
 
 @contextmanager
 def source_lines(recorded: bool) -> Generator[None]:
-    """In the block, the nodes of a graph have the lines of Python that they come from, or not: a fifth."""
+    """In the block, nodes of graphs have the Python lines that created them if `recorded`; without, saves a fifth."""
     from torch.fx import config
 
     if not hasattr(config, LINES):
@@ -71,10 +71,10 @@ def source_lines(recorded: bool) -> Generator[None]:
 
 @contextmanager
 def lean_metas() -> Generator[None]:
-    """In the block, shapes on the meta device are computed without an import of torch's compiler, which takes 1.5 s.
+    """In the block, shapes on the meta device are computed without the import of torch's compiler, which takes 1.5 s.
 
-    The functions that compute them import it to be left alone by it. Nothing in the block may be compiled by torch. Of
-    a function that torch wraps in another way nothing changes.
+    The functions that compute shapes import it to exclude themselves from it. So nothing in the block may be compiled
+    by torch. Functions that torch wraps in another way are unchanged.
     """
     with _REPLACING:
         functions = {function for function in asking() if not hasattr(function, LEFT_ALONE)}
@@ -88,9 +88,10 @@ def lean_metas() -> Generator[None]:
 
 
 def asking() -> Iterator[Callable[..., Any]]:
-    """Every function that asks to be left alone, of those with which torch computes shapes, and those inside them.
+    """The functions with which torch computes shapes, and those that they wrap, that exclude themselves from its
+    compiler.
 
-    What a wrapper calls is in its closure; the one that asks calls it `fn`.
+    A wrapped function is in the closure of its wrapper; the excluding wrapper names it `fn`.
     """
     from torch._compile import _disable_dynamo
     from torch._decomp import global_decomposition_table

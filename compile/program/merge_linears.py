@@ -17,7 +17,7 @@ _LINEAR = ("aten.linear.default", "bringup.linear.default")
 
 
 class _Part(NamedTuple):
-    """A linear layer whose weight, and bias where it has one, are rows `start` to `stop` of buffers."""
+    """A linear layer whose weight, and bias if it has one, are rows `start` to `stop` of buffers."""
 
     node: Any
     weight: Any
@@ -27,9 +27,10 @@ class _Part(NamedTuple):
 
 
 def merge_linears(exported: ExportedProgram) -> int:
-    """Changes the graph of a traced stage in place. Gives the number of layers that are gone.
+    """Changes the graph of a traced stage in place; returns the number of layers removed.
 
-    Merged are layers that together read all rows of their buffers, in any order; results are parts of the one product.
+    Layers are merged if together they read all rows of their buffers, in any order. Their results become parts of one
+    product.
     """
     graph = exported.graph
     gone = 0
@@ -47,7 +48,7 @@ def merge_linears(exported: ExportedProgram) -> int:
 
 
 def _groups(graph: Any) -> Iterator[list[_Part]]:
-    """Layers of one input that together read whole buffers, by rows."""
+    """Groups of layers with one input that together read complete buffers, ordered by rows."""
     found: dict[tuple[Any, ...], list[_Part]] = {}
     for node in graph.nodes:
         if node.op == "call_function" and str(node.target) in _LINEAR and (part := _part(node)):
@@ -71,7 +72,7 @@ def _part(node: Any) -> _Part | None:
 
 
 def _rows(node: Any) -> tuple[Any, int, int] | None:
-    """The buffer that a node is rows of, and which."""
+    """The buffer whose rows a node selects, and their range; None for other nodes."""
     if str(node.target) != "aten.narrow.default" or node.args[1] != 0:
         return None
     buffer, _, start, count = node.args
@@ -79,7 +80,7 @@ def _rows(node: Any) -> tuple[Any, int, int] | None:
 
 
 def _replace(graph: Any, part: _Part, merged: Any) -> None:
-    """Replaces a layer by its columns of the merged result, as a contiguous tensor."""
+    """Replaces the result of a layer by its columns of the merged result, as a contiguous tensor."""
     import torch
 
     axis = merged.meta["val"].dim() - 1
@@ -98,6 +99,6 @@ def _replace(graph: Any, part: _Part, merged: Any) -> None:
 
 
 def _describe(node: Any, like: Any, width: int) -> None:
-    """Shape, dtype and source line, as those of a node whose last axis is of another size."""
+    """Sets shape, dtype and source line of a node to those of `like`, with a last axis of size `width`."""
     value = like.meta["val"]
     node.meta = dict(like.meta) | {"val": value.new_empty((*value.shape[:-1], width))}

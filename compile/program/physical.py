@@ -1,7 +1,7 @@
 """Physical buffers: a target's layout of the graph's parameters, and the position of each parameter.
 
-A program reads buffers. What a forward sees as a parameter is a view of one: its region of the buffer follows from the
-copy nests of the layout's rule.
+A program reads buffers. In a forward, a parameter is a view of a buffer; its region follows from the copy nests of the
+layout's rule.
 """
 
 from __future__ import annotations
@@ -29,17 +29,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A parameter of `shape` in a buffer: elements at `offset` + Σ i · stride, i < size, in the order of the loops."""
+    """A parameter of `shape` in a buffer: the elements at `offset` + Σ i · stride, i < size, in the order of the loops.
+
+    `offset` and `strides` count elements.
+    """
 
     buffer: str
     offset: int
     sizes: Shape
     strides: Shape
     shape: Shape
-    starts: Shape | None = None  # where it is a box of the buffer, its first index on each axis
+    starts: Shape | None = None  # if it is a box of the buffer, its first index on each axis
 
     def of(self, buffer: Tensor) -> Tensor:
-        """The parameter. A box is taken by `narrow`, which every compiler knows."""
+        """The parameter as a view of `buffer`. A box is selected with `narrow`, which every compiler supports."""
         if self.starts is None:
             return buffer.as_strided(self.sizes, self.strides, self.offset).reshape(self.shape)
         for axis, (start, size) in enumerate(zip(self.starts, self.shape, strict=True)):
@@ -50,13 +53,13 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffers:
-    """The buffers that a layout adds, and the parameters that they hold, each by name. Empty: all as declared."""
+    """The buffers that a layout adds, and the parameters in them, each by name. Empty: all parameters as declared."""
 
     declared: Mapping[str, Declared] = field(default_factory=dict[str, Declared])
     views: Mapping[str, View] = field(default_factory=dict[str, View])
 
     def below(self, prefix: str) -> list[tuple[str, View, Shape, str]]:
-        """The parameters below a prefix that are in buffers, without it: name, view, the buffer's shape and dtype."""
+        """The parameters in buffers below a prefix: name without the prefix, view, shape and dtype of the buffer."""
         found = ((name, view) for name, view in sorted(self.views.items()) if name.startswith(prefix))
         return [
             (name[len(prefix) :], replace(view, buffer=view.buffer.removeprefix(prefix)), *self._storage(view))
@@ -71,9 +74,9 @@ AS_DECLARED = Buffers()
 
 
 def buffers_of(graph: Graph, layout: Adapter | None) -> Buffers:
-    """What a layout makes of a graph's parameters.
+    """The buffers of a graph's parameters in a layout.
 
-    Raises BU131 where a parameter is not one region of its buffer, or where layers that are lowered once would differ.
+    Raises BU131 if a parameter is not one region of its buffer, or if layers that are lowered once would differ.
     """
     if layout is None:
         return AS_DECLARED
@@ -88,7 +91,7 @@ def buffers_of(graph: Graph, layout: Adapter | None) -> Buffers:
 
 
 def _check_layers(graph: Graph, buffers: Buffers) -> None:
-    """Layers of one kind share their functions, and so their buffers have to be alike."""
+    """Raises BU131 if the buffers of two layers of one kind differ: layers of one kind share their functions."""
     for index, kind in enumerate(graph.kinds()):
         first, other = (buffers.below(f"{graph.layer_path}.{each}.") for each in (kind, index))
         if first != other:
@@ -108,7 +111,7 @@ def _views(entry: Entry) -> Iterator[tuple[str, View]]:
             raise fail(
                 "BU131",
                 f"`{source.name}` is not one region of the buffer `{entry.declared.name}`",
-                help="a layout moves whole parameters: write its rule with cat, stack, pad and mv",
+                help="a layout moves complete parameters: write its rule with cat, stack, pad and mv",
                 where=entry.rule.site,
             )
         yield source.name, view
@@ -131,7 +134,7 @@ def _view(entry: Entry, source: TensorInfo, nest: Nest, buffer: Shape) -> View |
 
 
 def _box(shape: Shape, loops: list[Loop], offset: int, buffer: Shape) -> Shape | None:
-    """Where a box begins, on each axis of the buffer; None for what is no box."""
+    """The first index of a box on each axis of the buffer; None if the region is not a box."""
     if len(shape) != len(buffer):
         return None
     strides = row_major(buffer)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 
-Value = tuple[Shape, str]  # what passes between stages: its shape and dtype
-LORA_SLOTS = "lora_slots"  # the input of an entry that has the slot of each sequence's LoRA, int64 [B]; -1 for none
+Value = tuple[Shape, str]  # shape and dtype of a value between stages
+LORA_SLOTS = "lora_slots"  # the input of an entry with the slot of each sequence's LoRA, int64 [B]; -1 for none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +28,12 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSpec(TensorSpec):
-    """A state. `kind`: "paged" has a row for each slot of the cache blocks, "sequence" a row for each sequence.
+    """A state. `kind` defines its first axis:
 
-    "ring" has as many rows for each sequence as the first size over `Interface.num_rows`, one ring after the other.
-    "lora" has a row for each slot of a LoRA: what the host writes there stays, and no step changes it.
+    - "paged": a row for each slot of the cache blocks.
+    - "sequence": a row for each sequence.
+    - "ring": one ring after the other, each with (first size / `Interface.num_rows`) rows of a sequence.
+    - "lora": a row for each slot of a LoRA, which the host writes and no step changes.
     """
 
     kind: str = "paged"
@@ -41,8 +43,8 @@ class StateSpec(TensorSpec):
 class Function:
     """One traced stage, shared by all its calls.
 
-    It takes ({weight: tensor}, {state: tensor}, (value, ...), tuple(Step)), flattened in that order, and gives a tuple
-    of results. Of its states it changes `updates` in place. Names are relative to `Call.prefix`.
+    Its arguments are ({weight: tensor}, {state: tensor}, (value, ...), tuple(Step)), flattened in that order; it
+    returns a tuple of results. It changes the states `updates` in place. Names are relative to `Call.prefix`.
     """
 
     name: str
@@ -78,9 +80,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryPoint:
-    """What an entry takes in: up to N tokens of up to B sequences.
+    """The sizes of an entry: up to N tokens of up to B sequences.
 
-    `decode` and `contiguous` are those of `Step`: one token a sequence, N = B; one sequence, its blocks in order.
+    `decode` and `contiguous` are those of `Step`: one token per sequence, N = B; one sequence, with its blocks in
+    order.
     """
 
     num_tokens: int
@@ -90,18 +93,18 @@ class EntryPoint:
 
     @property
     def point_name(self) -> str:
-        """`prefill_32`, `decode`; with the number of sequences where there are several: `prefill_32_4`, `decode_4`."""
+        """`prefill_32`, `decode`; with the number of sequences if there are several: `prefill_32_4`, `decode_4`."""
         name = "decode" if self.decode else f"prefill_{self.num_tokens}"
         return name if self.num_sequences == 1 else f"{name}_{self.num_sequences}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry(EntryPoint):
-    """A straight line of calls over N tokens of B sequences.
+    """A sequence of calls on N tokens of B sequences.
 
-    Its values are `inputs`, which are given besides the step, and then what its calls give. `outputs` are the values
-    that it gives, by name: "logits" always. Logits have a row for each sequence (decode, or the last token of each),
-    or for each token (`Interface.all_logits`).
+    Its values are `inputs`, which are passed besides the step, followed by the results of its calls. `outputs` maps
+    names of outputs to values; "logits" is always among them. Logits have a row for each sequence (decode, or the last
+    token of each), or for each token (`Interface.all_logits`).
     """
 
     name: str
@@ -111,24 +114,24 @@ class Entry(EntryPoint):
 
     @property
     def token_inputs(self) -> tuple[TensorSpec, ...]:
-        """The inputs that have a row for each token."""
+        """The inputs with a row for each token."""
         return tuple(spec for spec in self.inputs if spec.name != LORA_SLOTS)
 
     @property
     def chooses_loras(self) -> bool:
-        """Whether it takes the slot of each sequence's LoRA."""
+        """Whether it has the input `LORA_SLOTS`."""
         return any(spec.name == LORA_SLOTS for spec in self.inputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interface:
-    """All that an executor needs beside the code; plain data, kept in a bundle as JSON.
+    """Everything that an executor needs besides the code; plain data, stored in a bundle as JSON.
 
-    `weights` are given by name, tables such as rope's among them; `states` the executor zeroes and keeps.
-    `max_blocks` bounds P, the second size of `block_table`: the blocks of `block_size` rows of the longest sequence.
+    `weights` are bound by name, including tables such as those of RoPE; the executor allocates and zeroes `states`.
+    `max_blocks` bounds P, the second size of `block_table`: the blocks, of `block_size` rows, of the longest sequence.
     The paged states have `num_blocks` blocks, the per-sequence states `num_rows` rows; the last of each is for padding.
-    `rewindable`: how many of a sequence's last tokens can be taken back while the tokens before stay in the states;
-    None for any number. Where more are taken back, all tokens that remain are computed again.
+    `rewindable`: how many of a sequence's last tokens can be removed while the tokens before stay in the states; None
+    for any number. If more are removed, all remaining tokens are computed again.
     """
 
     functions: tuple[Function, ...]
@@ -144,7 +147,7 @@ class Interface:
 
     @property
     def max_batch_size(self) -> int:
-        """The largest number of sequences that the states hold at their full length, and that a step takes in."""
+        """The largest number of sequences in a step, for which the states have room at their full length."""
         return self.num_rows - 1
 
     @property
@@ -153,15 +156,16 @@ class Interface:
         return tuple(state for state in self.states if state.kind != "lora")
 
     def entry(self, name: str) -> Entry:
-        """Raises StopIteration for a name that no entry has."""
+        """The entry of a name. Raises StopIteration for an unknown name."""
         return next(entry for entry in self.entries if entry.name == name)
 
     def prefill_sizes(self, num_sequences: int = 1) -> list[int]:
-        """The numbers of tokens of the prefill entries for so many sequences, in order."""
+        """The numbers of tokens of the prefill entries for `num_sequences` sequences, in increasing order."""
         found = (e.num_tokens for e in self.entries if not e.decode and e.num_sequences == num_sequences)
         return sorted(found)
 
     def function(self, name: str) -> Function:
+        """The function of a name. Raises StopIteration for an unknown name."""
         return next(f for f in self.functions if f.name == name)
 
     def to_json(self) -> dict[str, Any]:
@@ -195,14 +199,14 @@ class Program:
 
 
 class Executor(Protocol):
-    """Runs entries; keeps the states between steps."""
+    """Runs entries; owns the states between steps."""
 
     def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Runs one entry on int64 arrays named and shaped as `Step`, and its inputs, by name; gives its outputs."""
+        """Runs one entry on the int64 arrays of `Step` and the entry's inputs, by name; returns its outputs by name."""
         ...
 
     def reset(self) -> None:
-        """Forgets all sequences. Slots of LoRAs stay as they are."""
+        """Removes all sequences. Slots of LoRAs are unchanged."""
         ...
 
     def states(self) -> dict[str, np.ndarray]:
@@ -210,14 +214,14 @@ class Executor(Protocol):
         ...
 
     def set_states(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Overwrites the states named, with arrays of their shapes and dtypes."""
+        """Overwrites states by name, with arrays of their shapes and dtypes."""
         ...
 
 
 class Draw(NamedTuple):
-    """How a token is drawn: settings as of `runtime.sampling.next_token`, and a number in [0, 1) that decides.
+    """The settings of `runtime.sampling.next_token` for one token, and a uniform random number in [0, 1).
 
-    At temperature 0 the likeliest token is taken, and `uniform` is not used.
+    At temperature 0 the most likely token is selected, and `uniform` is not used.
     """
 
     temperature: float
@@ -227,40 +231,40 @@ class Draw(NamedTuple):
 
 @runtime_checkable
 class TokenExecutor(Protocol):
-    """An executor that draws tokens where it computes logits, and can go on with them by itself."""
+    """An executor that samples tokens on its device, and can run the next step on them without the host."""
 
     def can_draw(self, entry: str) -> bool:
-        """Whether `draw` runs this entry: one of decode that gives nothing but logits."""
+        """Whether `draw` supports this entry: a decode entry with no output but logits."""
         ...
 
     def can_continue(self, entry: str, draws: Sequence[Draw]) -> bool:
-        """Whether the latest step of this entry was a `draw`, so that one without a step can follow, by these draws."""
+        """Whether the last step of this entry was a `draw`, so that one without a `step` and these draws can follow."""
         ...
 
     def draw(
         self, entry: str, step: Mapping[str, np.ndarray] | None, draws: Sequence[Draw], *, ahead: bool = False
     ) -> list[int]:
-        """Runs a decode entry, and draws a token for each of its first sequences: as many as there are `draws`.
+        """Runs a decode entry and samples a token for each of its first `len(draws)` sequences.
 
-        -1 stands for a token of a sequence whose largest logit is NaN, -2 where it is infinite. Without a `step` each
-        sequence of the latest one takes in the token that was drawn for it, in the blocks that it had. With `ahead` the
-        next call is likely to be such a one, by the same draws: it may be computed already, and if none comes, the
-        states have a row more of each sequence than anybody knows of.
+        A token is -1 if the largest logit of its sequence is NaN, -2 if it is infinite. Without a `step`, each sequence
+        of the last step gets the token that was sampled for it, in its current blocks. `ahead`: the next call will
+        probably be without a step and with the same draws. It may then be computed in advance; if no such call follows,
+        the states have one additional row of each sequence.
         """
         ...
 
 
 @runtime_checkable
 class Closeable(Protocol):
-    """An executor that holds what the process does not give back by itself: memory of a device."""
+    """An executor with resources that must be freed explicitly: memory of a device."""
 
     def close(self) -> None:
-        """Gives it back; no step follows. A second call does nothing."""
+        """Frees them; no step may follow. A second call has no effect."""
         ...
 
 
 def close_executor(executor: Executor) -> None:
-    """Closes an executor that can be closed."""
+    """Closes an executor that is `Closeable`."""
     if isinstance(executor, Closeable):
         executor.close()
 

@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
-"""A function of tensors as a graph of torch's operators, recorded while it runs on the meta device.
+"""A function on tensors as a graph of torch's operators, recorded while it runs on the meta device.
 
-For targets that want every size as a number. torch.export, which can leave a size open, gives the same graph in several
-times as long: it imports its compiler (1.5 s), and runs each operator on a fake tensor and on a proxy.
+For targets with fixed sizes. torch.export, which supports symbolic sizes, produces the same graph in several times as
+long: it imports its compiler (1.5 s), and runs each operator on a fake tensor and on a proxy.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _PLACES = [getattr(Tensor, name).__get__ for name in ("device", "is_cpu", "is_cu
 
 
 class Unrecordable(ValueError):
-    """The function does what a graph of operators on tensors does not say."""
+    """A graph of operators on tensors cannot represent the function."""
 
 
 @contextmanager
 def as_exported() -> Generator[None]:
-    """In the block, a function on the meta device takes the branches that it takes when torch.export traces it.
+    """In the block, a function on the meta device takes the same branches as under torch.export.
 
-    torch says that it compiles and exports. Reading on which device a tensor is raises Unrecordable: a trace has it on
-    another one.
+    torch reports that it compiles and exports. Reading the device of a tensor raises Unrecordable, because in a trace
+    the tensor is on another device.
     """
     from torch import compiler
 
@@ -64,13 +64,13 @@ class _NoPlaces(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func in _PLACES:
-            raise Unrecordable("on which device a tensor is")
+            raise Unrecordable("the device of a tensor")
         return func(*args, **(kwargs or {}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """A graph, with those attributes of an `ExportedProgram` that a reader of graphs needs. No size is open."""
+    """A graph with the attributes of an `ExportedProgram` that readers of graphs need. All sizes are fixed."""
 
     graph_module: fx.GraphModule
     graph_signature: ExportGraphSignature
@@ -82,10 +82,10 @@ class Recorded:
 
 
 def recorded(function: Callable[[], Sequence[Tensor]], inputs: Sequence[Tensor]) -> Recorded:
-    """What `function` does with `inputs`, all on the meta device: its operators, before torch takes them apart.
+    """The operators that `function` applies to `inputs`, all on the meta device, before torch decomposes them.
 
-    Raises Unrecordable for a tensor of numbers, for a graph in the graph, and for what gives a tensor
-    another shape in place; RuntimeError, TypeError or ValueError where the function needs what tensors hold.
+    Raises Unrecordable for a constant tensor, for a graph in the graph, and for an operator that reshapes a tensor in
+    place; RuntimeError, TypeError or ValueError if the function needs the values of tensors.
     """
     recorder = _Recorder(inputs)
     try:
@@ -105,7 +105,7 @@ def recorded(function: Callable[[], Sequence[Tensor]], inputs: Sequence[Tensor])
 
 
 class _Recorder(ProxyTorchDispatchMode):
-    """Writes each operator down and runs it. Of torch's own mode it has only the place in the dispatcher."""
+    """Records each operator and runs it. It shares with torch's own mode only its position in the dispatcher."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         TorchDispatchMode.__init__(self, torch._C.DispatchKey.PreDispatch)
@@ -113,12 +113,12 @@ class _Recorder(ProxyTorchDispatchMode):
         self.enter_stack = []
         self.graph = fx.Graph()
         self.nodes: dict[int, fx.Node] = {}  # by id of a tensor, which its node keeps alive
-        self.created: dict[int, fx.Node] = {}  # from no tensor, by storage: Python gets another tensor of it
+        self.created: dict[int, fx.Node] = {}  # without inputs, by storage: Python gets another tensor object
         self.given = [self._named(self.graph.placeholder(f"input_{at}"), each) for at, each in enumerate(inputs)]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch imports dynamo at the first operator, to keep out of it
+        return False  # otherwise torch imports dynamo at the first operator, to disable it
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -126,7 +126,7 @@ class _Recorder(ProxyTorchDispatchMode):
         if torch.Tag.inplace_view in func.tags or any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
             raise Unrecordable(f"{func}")
         given, named = map_aggregate(args, self.node_of), map_aggregate(kwargs or {}, self.node_of)
-        name = func.overloadpacket.__name__  # as torch.export names nodes: printed schedules have the names
+        name = func.overloadpacket.__name__  # torch.export's name of the node, which printed schedules show
         node = self.graph.create_node("call_function", func, given, named, name)
         results: Any = func(*args, **(kwargs or {}))
         node.meta["val"] = results
@@ -147,10 +147,10 @@ class _Recorder(ProxyTorchDispatchMode):
         return node
 
     def node_of(self, value: Any) -> Any:
-        """The node that gives a tensor; what is no tensor stays as it is."""
+        """The node whose result is a tensor; other values are unchanged."""
         if not isinstance(value, Tensor):
             return value
         node = self.nodes.get(id(value)) or self.created.get(value.untyped_storage()._cdata)
         if node is None or node.meta["val"].size() != value.size() or node.meta["val"].stride() != value.stride():
-            raise Unrecordable("a tensor of numbers")
+            raise Unrecordable("a constant tensor")
         return node

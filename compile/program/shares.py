@@ -1,7 +1,7 @@
 """Probabilities as integers, so that host and device sample the same tokens from equal logits.
 
-The weight of a token is 2^40 times its probability over that of the likeliest token, without the fraction. Sums of
-weights are exact, whatever their order. A share is a fraction in units of 2^-64, times a sum, without the fraction.
+The weight of a token is floor(2^40 · p / p_max), where p_max is the probability of the most likely token. Sums of
+weights are exact, whatever their order. A share is floor(fraction · sum), with the fraction in units of 2^-64.
 """
 
 from __future__ import annotations
@@ -10,20 +10,21 @@ import numpy as np
 
 from bringup.compile.program.program import Draw
 
-UNIT = 1 << 40  # the weight of the likeliest token
-WHOLE = 1 << 64  # units of a fraction of 1
+UNIT = 1 << 40  # the weight of the most likely token
+WHOLE = 1 << 64  # the units of a fraction of 1
 ALL = WHOLE - 1  # the nucleus of all tokens
-# 2^-53: a decimal is at most 2^-54 below the double of a share under 1. Without it 0.2 of five equal tokens were two.
+# 2^-53: the float64 of a decimal under 1 exceeds it by at most 2^-54. Without this, top_p = 0.2 would select two of
+# five equal tokens.
 ROUNDING = 1 << 11
 
 
 def nucleus_of(top_p: float) -> int:
-    """The fraction that the sum up to the last token of the nucleus exceeds; `ALL` where every token is of it."""
+    """The fraction that the sum up to the last token of the nucleus exceeds; `ALL` for top_p = 1."""
     return ALL if top_p == 1 else max(int(top_p * WHOLE) - ROUNDING, 0)
 
 
 def uniform_of(uniform: float) -> int:
-    """The fraction that the sum up to the drawn token exceeds, of a number in [0, 1)."""
+    """The fraction that the sum up to the sampled token exceeds, from a number in [0, 1)."""
     return int(uniform * WHOLE)
 
 
@@ -33,7 +34,7 @@ def share_of(fraction: int, total: int) -> int:
 
 
 def token_of(logits: np.ndarray, draw: Draw, top_k: int = 0) -> int:
-    """The token that a draw takes of logits [V] whose largest is finite; see `runtime.sampling.next_token`."""
+    """The token that a draw samples from logits [V], whose maximum is finite; see `runtime.sampling.next_token`."""
     if not draw.temperature:
         return int(np.argmax(logits))
     with np.errstate(over="ignore"):  # a temperature near 0: all but the largest become -inf
@@ -47,5 +48,5 @@ def token_of(logits: np.ndarray, draw: Draw, top_k: int = 0) -> int:
 
 
 def _place(sums: np.ndarray, share: int) -> int:
-    """Of the first sum that is more than a share."""
+    """The index of the first sum that exceeds a share."""
     return int(np.searchsorted(sums, share, side="right"))

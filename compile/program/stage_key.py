@@ -17,7 +17,7 @@ from bringup.compile.program.export_options import Layout
 from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.module import Module
 
-# The methods of modules and graphs that are traced: no weight depends on their bodies.
+# The methods of modules and graphs that are traced. Weights do not depend on their bodies.
 TRACED = ("forward", "prologue", "epilogue", "final", "hidden_state")
 # The method of a graph that a stage traces; a layer traces none.
 ROOTS = {
@@ -29,9 +29,9 @@ ROOTS = {
 def stage_inputs(
     graph: Graph, layout: Layout, stage: Stage, form: str, files: Iterable[Path] = ()
 ) -> dict[str, str] | None:
-    """Everything that decides what `stage` becomes, by name; None where that is unknown.
+    """Everything that determines the code of `stage`, by name; None if that cannot be determined.
 
-    `files` are the source files of what encodes it, besides those of this package.
+    `files` are the source files of its encoder, besides those of this package.
     """
     owner, inside, outside = _parts(graph, stage)
     structure, options = spelled(owner.structural_key()), spelled(graph.options)
@@ -73,7 +73,7 @@ def bases(module: Module) -> Iterator[type]:
 
 
 def _left_out(graph: Graph, stage: Stage, inside: set[type], outside: set[type]) -> set[Body]:
-    """The bodies that run in other stages only."""
+    """The bodies of methods that run in other stages only."""
     used = _methods_used(graph, stage)
     elsewhere = [name for name in TRACED[1:] if name not in used]
     bodies = {body_of(kind, "forward") for kind in outside if issubclass(kind, Module)}
@@ -84,7 +84,7 @@ def _left_out(graph: Graph, stage: Stage, inside: set[type], outside: set[type])
 
 
 def _methods_used(graph: Graph, stage: Stage) -> set[str]:
-    """The names of the graph's methods that a stage may call: the one that it traces, and what that names."""
+    """The names of the graph's methods that a stage may call: the one that it traces, and those that this one names."""
     found: set[str] = set()
     waiting = [ROOTS[stage.part]] if stage.part in ROOTS else []
     while waiting:
@@ -101,7 +101,7 @@ def _methods_used(graph: Graph, stage: Stage) -> set[str]:
 
 
 def _names_in(code: CodeType) -> Iterator[str]:
-    """Attributes and globals that a function and those inside it name."""
+    """The attributes and globals that a function, and functions inside it, name."""
     yield from code.co_names
     for value in code.co_consts:
         if isinstance(value, CodeType):
@@ -109,7 +109,7 @@ def _names_in(code: CodeType) -> Iterator[str]:
 
 
 def _bodies_used(inside: Iterable[type], elsewhere: Sequence[str]) -> Iterator[Body]:
-    """Bodies that a stage's classes took from others by assignment: `forward = Other.forward`."""
+    """The bodies that a stage's classes have from others by assignment: `forward = Other.forward`."""
     for kind in inside:
         for name, value in vars(kind).items():
             if isinstance(value, FunctionType) and not (issubclass(kind, Graph) and name in elsewhere):
@@ -126,7 +126,7 @@ def walk(module: Module, path: str = "") -> Iterator[tuple[str, Module]]:
 
 
 def spelled(value: object) -> str | None:
-    """A text that is equal for equal settings in every process, and for no others; None for a value that has none."""
+    """A text that is equal in every process for equal settings, and for no others; None for other types of values."""
     if isinstance(value, type):
         return None if "<locals>" in value.__qualname__ else f"{value.__module__}.{value.__qualname__}"
     if value is None or isinstance(value, bool | int | float | complex | str | bytes | range | PurePath):
@@ -146,7 +146,7 @@ def spelled(value: object) -> str | None:
 
 
 def spelled_function(function: Any) -> str | None:
-    """A text that is equal for equal functions; None for one defined in a function, whose closure may differ."""
+    """A text that is equal for equal functions; None for one defined in another function, whose closure may differ."""
     if isinstance(function, partial):
         inner, given = spelled_function(function.func), spelled((function.args, sorted(function.keywords.items())))
         return None if inner is None or given is None else f"{inner} with {given}"
@@ -163,7 +163,7 @@ def _joined(kind: str, values: Iterable[object], *, in_order: bool = True) -> st
 
 
 def _of_array(value: Any) -> str | None:
-    """Of numpy's arrays and numbers all their bytes: what they print leaves some out."""
+    """The digest of all bytes of a numpy array or scalar, because their text is abbreviated."""
     if type(value).__module__ != "numpy" or value.dtype.hasobject:
         return None
     return f"{value.dtype} {value.shape} {sha256(value.tobytes()).hexdigest()}"

@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""What the parts of a model compute: functions of its module, or of a layer, with the step behind the other values."""
+"""The functions of a model's parts: each gets its module or layer, its values, and the step as last argument."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _layer(layer: Any, *values: Tensor | Step) -> Tensor | tuple[Tensor, ...]:
 
 
 def with_loras(method: Method) -> Method:
-    """The method, whose last value before the step is the slot of each sequence's LoRA."""
+    """The method with one more value, before the step: the slot of each sequence's LoRA, int64 [B]."""
 
     def run(owner: Any, *values: Any) -> Tensor | tuple[Tensor, ...]:
         *given, slots_B, step = values
@@ -38,7 +38,7 @@ def with_loras(method: Method) -> Method:
 
 
 def _last_rows(module: Any, *values: Any) -> Tensor:
-    """Logits [B, V] of each sequence's last token; for sequences that are padding, of some token before."""
+    """Logits [B, V] of each sequence's last token; for padding sequences, of an earlier token."""
     *carried, step = values
     rows = step.starts[1:] - 1
     with one_row_each():

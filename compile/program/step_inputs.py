@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class Chunk(NamedTuple):
-    """Tokens of one sequence that a step takes in.
+    """The tokens of one sequence in a step.
 
-    `first` is the position of the first of them; `blocks` are the numbers of the sequence's cache blocks in order of
-    positions, as many as hold positions up to the last token, or more; `row` is its row of the per-sequence caches;
-    `total` is how many tokens it has once the whole prompt is in.
+    `first` is the position of the first of them. `blocks` are the indices of the sequence's cache blocks in order of
+    positions, at least up to that of the last token. `row` is the sequence's row of the per-sequence caches. `total` is
+    its number of tokens after the complete prompt.
     """
 
     tokens: Sequence[int]
@@ -29,15 +29,15 @@ class Chunk(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Tokens in the cache once the step is done."""
+        """The number of tokens in the cache after the step."""
         return self.first + len(self.tokens)
 
 
 def chunks_of(count: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Prefill of `count` tokens by the given lengths: how many tokens each run takes in, and the length of its entry.
+    """Splits the prefill of `count` tokens into runs: the number of tokens of each, and the length of its entry.
 
-    The last run is padded. A longer entry is taken only if it is at least half full: padding then costs at most what
-    the prompt itself does, while few lengths have to be compiled.
+    The last run is padded. A longer entry is used only if it is at least half full: padding then costs at most as much
+    as the prompt itself, and few lengths must be compiled.
     """
     while count:
         fitting = next((size for size in sorted(sizes) if count <= size <= 2 * count), None)
@@ -48,16 +48,17 @@ def chunks_of(count: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def make_step(chunks: Sequence[Chunk], entry: Entry, interface: Interface) -> dict[str, np.ndarray]:
-    """The arrays of `Step`, by name, for one run of an entry; tokens and sequences are padded to those of the entry.
+    """The arrays of `Step`, by name, for one run of an entry, padded to its numbers of tokens and sequences.
 
-    Raises ValueError for no chunks, more than the entry has room for, or, for decode, one of several tokens.
+    Raises ValueError for no chunks, for more tokens or sequences than the entry has, or, in decode, for a chunk of
+    several tokens.
     """
     count = sum(len(chunk.tokens) for chunk in chunks)
     if not chunks or len(chunks) > entry.num_sequences or count > entry.num_tokens:
         room = f"1 to {entry.num_sequences} sequences and {entry.num_tokens} tokens"
-        raise ValueError(f"`{entry.name}` takes {room}, not {len(chunks)} and {count}")
+        raise ValueError(f"`{entry.name}` expects {room}, not {len(chunks)} and {count}")
     if not all(len(chunk.tokens) == 1 if entry.decode else chunk.tokens for chunk in chunks):
-        raise ValueError(f"`{entry.name}` takes {'one token' if entry.decode else 'tokens'} of each sequence")
+        raise ValueError(f"`{entry.name}` expects {'one token' if entry.decode else 'tokens'} of each sequence")
     padding = interface.num_blocks - 1, interface.num_rows - 1
     return packed(chunks, entry.num_tokens, entry.num_sequences, *padding)
 
@@ -67,7 +68,7 @@ def sequence_step(
 ) -> dict[str, np.ndarray]:
     """A step of one sequence whose cache blocks are in order, padded to `size` tokens: the arrays of `Step`, by name.
 
-    The caches are those of one sequence of `context` tokens. `total` is the length of the whole prompt.
+    The caches are those of one sequence of `context` tokens. `total` is the length of the complete prompt.
     """
     length, sizes = first + len(tokens), CacheSizes(context=context)
     chunk = Chunk(tokens, first, range(-(-length // BLOCK)), 0, total or length)
@@ -77,11 +78,10 @@ def sequence_step(
 def packed(
     chunks: Sequence[Chunk], num_tokens: int, num_sequences: int, padding_block: int, padding_row: int
 ) -> dict[str, np.ndarray]:
-    """The arrays of a step of so many tokens and sequences, by name; see `make_step`.
+    """The arrays of a step with these numbers of tokens and sequences, by name; see `make_step`.
 
-    Padding tokens are written to the first row of the padding block, which no one reads.
-
-    Sequences that are padding have no tokens; where each has one nevertheless (decode), it is at position 0.
+    Padding tokens are written to the first row of the padding block, which is never read. Padding sequences have no
+    tokens, except in decode, where each has one at position 0.
     """
     import numpy as np
 

@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""numpy's arrays as torch's tensors and back, without a copy where both know the dtype."""
+"""numpy arrays as torch tensors and back, without a copy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def to_tensor(array: np.ndarray) -> Tensor:
-    """A tensor over the same memory; numpy's bfloat16 and fp8 (ml_dtypes) become torch's."""
+    """A tensor that shares the array's memory; bfloat16 and float8 of ml_dtypes become torch's."""
     name = array.dtype.name
     if array.dtype.isbuiltin == 1:  # 2: registered by ml_dtypes
         return torch.from_numpy(array)
@@ -23,7 +23,7 @@ def to_tensor(array: np.ndarray) -> Tensor:
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:
-    """The reverse of `to_tensor`."""
+    """The reverse of `to_tensor`; a tensor that is not contiguous is copied."""
     dtype = dtype_of(str(tensor.dtype).removeprefix("torch."))
     tensor = tensor.detach().contiguous()
     if dtype.isbuiltin == 1:

@@ -12,7 +12,7 @@ from bringup.compile.program.torch_arrays import to_numpy, to_tensor
 
 
 class TorchStates:
-    """Zeroed states by name; a part of `program.Executor`."""
+    """Zeroed states by name: the part of `program.Executor` that owns states."""
 
     def __init__(self, interface: Interface) -> None:
         self._states = {s.name: torch.zeros(s.shape, dtype=getattr(torch, s.dtype)) for s in interface.states}
@@ -32,6 +32,6 @@ class TorchStates:
         return {name: to_numpy(state.clone()) for name, state in self._states.items()}
 
     def set_states(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Overwrites the states named."""
+        """Overwrites states by name."""
         for name, array in arrays.items():
             self._states[name].copy_(to_tensor(np.ascontiguousarray(array)))

@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""nn.Module -> Program: each stage is traced once per bucket and once per distinct kind of layer."""
+"""From an nn.Module to a Program: each stage is traced once for each entry point and each kind of layer."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 
 class Tracer:
-    """Traces stages of a module, which may be on the meta device: nothing is computed.
+    """Traces stages of a module, which may be on the meta device, because nothing is computed.
 
-    `states` are the buffers updated in place, each with its kind; paged ones have the context rounded up to BLOCK rows
-    for each sequence, and at least one more for padding to go to. Other buffers are tables, fed like weights.
-    `max_blocks` bounds P. `ops` says what becomes of calls of ops; of parameters that `buffers` hold, a stage reads
-    views. `source_lines`: every node knows the lines of Python it comes from, which takes a fifth of the time.
-    `fixed_sizes`: P is `max_blocks`, and a stage is recorded (record.py) where that is possible, else exported; with
-    `source_lines` it is exported always, since a record has no lines.
+    `states` are the buffers that are updated in place, each with its kind. Paged ones have, for each sequence, the
+    context rounded up to BLOCK rows, and at least one more row for padding. Other buffers are tables, bound like
+    weights. `max_blocks` bounds P. `ops` defines how calls of ops are traced. A stage reads the parameters in `buffers`
+    as views. `source_lines`: every node has the Python lines that created it, which takes a fifth of the time.
+    `fixed_sizes`: P is `max_blocks`, and a stage is recorded (record.py) if possible, otherwise exported; with
+    `source_lines` it is always exported, because a recorded graph has no lines.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Tracer:
             self.tensors[name] = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
 
     def __call__(self, stage: Stage) -> Traced[ExportedProgram]:
-        """Of a stage that was recorded, the code is a `Recorded`, which has what readers of graphs need."""
+        """Traces a stage. The code of a recorded stage is a `Recorded`, which has what readers of graphs need."""
         run = self._run(stage)
         code = (self._recorded(run) if self.fixed_sizes else None) or self._exported(run)
         merge_linears(code)
@@ -86,7 +86,7 @@ class Tracer:
             return export(run.pure, tree_map(_empty_like, run.arguments), dynamic_shapes=shapes, strict=False)
 
     def _recorded(self, run: _Run) -> Any:
-        """None where only torch.export can trace a stage, or say why nothing can."""
+        """The recorded stage; None if it must be exported, or torch.export must report why it cannot be traced."""
         try:
             with self._on_meta(), as_exported():
                 return recorded(lambda: run.pure(*run.arguments), tree_leaves(run.arguments))
@@ -94,19 +94,19 @@ class Tracer:
             return None
 
     def prepare(self) -> None:
-        """Imports what torch imports when it first traces: a second of work, done once before processes are forked."""
+        """Does the imports of torch's first trace, which take a second, once before processes are forked."""
         if not self.fixed_sizes:
             import_module("torch.export._trace")
             with self._fakes():
                 torch.empty(0)
 
     def results(self, stage: Stage) -> tuple[Value, ...]:
-        """Shapes and dtypes of what a stage gives, without a trace of it. A size that is not fixed is -1."""
+        """Shapes and dtypes of a stage's results, without tracing it. A symbolic size is -1."""
         return tuple(value_of(result) for result in self._run(stage).results)
 
     @contextmanager
     def _fakes(self) -> Generator[None]:
-        """In the block, tensors have no content, and calls of ops become what `ops` says."""
+        """In the block, tensors are fake, and calls of ops are traced as `ops` defines."""
         from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
         with uncached(), compiled_when_called():
@@ -116,21 +116,21 @@ class Tracer:
 
     @contextmanager
     def _on_meta(self) -> Generator[None]:
-        """In the block, tensors have no content, and no size that is open."""
-        lean = lean_metas() if self.fixed_sizes else nullcontext()  # the others need torch's compiler anyway
+        """In the block, tensors are on the meta device, with fixed sizes."""
+        lean = lean_metas() if self.fixed_sizes else nullcontext()  # symbolic sizes need torch's compiler anyway
         with lean, torch.device("meta"), torch.no_grad(), using(self.ops):
             yield
 
     def _run(self, stage: Stage) -> _Run:
-        """Runs a stage, to learn which tensors it reads.
+        """Runs a stage to find the tensors that it reads.
 
-        On torch's meta device, which takes a tenth of the time; with fake tensors where a stage does what that refuses,
-        as `.to("cpu")`.
+        On torch's meta device, which takes a tenth of the time; with fake tensors if a stage uses operations that the
+        meta device does not support, such as `.to("cpu")`.
         """
         try:
             with self._on_meta():
                 return self._run_here(stage)
-        except (RuntimeError, TypeError, ValueError):  # the fakes raise what is the stage's own mistake
+        except (RuntimeError, TypeError, ValueError):  # with fake tensors, a mistake of the stage is raised
             with self._fakes():
                 return self._run_here(stage)
 
@@ -157,16 +157,16 @@ class Tracer:
         return _Run(pure, weights, states, inputs, step, results)
 
     def _views(self, prefix: str) -> Iterator[tuple[str, View]]:
-        """The parameters below a prefix that are in buffers, without it. Raises BU131 for buffers elsewhere."""
+        """The parameters below a prefix that are in buffers, by name without it. Raises BU131 for buffers outside."""
         for name, view in self.views.items():
             if name.startswith(prefix):
                 if not view.buffer.startswith(prefix):
                     message = f"the layout puts `{name}` into `{view.buffer}`, which is not in `{prefix.rstrip('.')}`"
-                    raise fail("BU131", message, help="a layer's parameters go into buffers of the same layer")
+                    raise fail("BU131", message, help="put a layer's parameters into buffers of the same layer")
                 yield name[len(prefix) :], view
 
     def specs(self) -> tuple[list[TensorSpec], list[StateSpec]]:
-        """The weights, tables among them, and the states."""
+        """The weights, including tables, and the states."""
         weights: list[TensorSpec] = []
         states: list[StateSpec] = []
         for name, tensor in self.tensors.items():
@@ -178,7 +178,7 @@ class Tracer:
         return weights, states
 
     def _step(self, point: EntryPoint) -> tuple[Tensor, ...]:
-        """Fake tensors of one step. A P that is not fixed is never 1, so that it stays symbolic."""
+        """Fake tensors of one step. A symbolic P is not 1, which torch.export would make constant."""
         columns = self.max_blocks if self.fixed_sizes else min(2, self.max_blocks)
         shapes = step_shapes(point.num_tokens, point.num_sequences, columns)
         return tuple(torch.empty(shape, dtype=torch.int64) for shape in shapes.values())
@@ -193,7 +193,7 @@ def tracer_of(
     source_lines: bool = True,
     fixed_sizes: bool = False,
 ) -> Tracer:
-    """A tracer of a graph's stages."""
+    """A tracer of a graph's stages; the arguments are those of `Tracer`."""
     module = to_torch(graph, graph.dtype, layout.sizes)
     states = {name: leaf.kind(layout.sizes) for name, leaf in graph.leaves(State)}
     return Tracer(
@@ -203,12 +203,12 @@ def tracer_of(
 
 
 def export_graph(graph: Graph, layout: Layout, ops: OpLowering = INLINED, buffers: Buffers = AS_DECLARED) -> Program:
-    """Every entry of a graph, traced here and now."""
+    """The program of a graph, traced without the cache."""
     return _program(tracer_of(graph, layout, ops, buffers), layout)
 
 
 def export_program(module: nn.Module, layout: Layout, *, states: Collection[str]) -> Program:
-    """Traces every entry of a module with `prologue`, `layers` and `epilogue`. `states`, all paged: see `Tracer`."""
+    """The program of a module with `prologue`, `layers` and `epilogue`. `states` are names of paged states."""
     return _program(Tracer(module, states=dict.fromkeys(states, "paged"), max_blocks=layout.max_blocks), layout)
 
 
@@ -219,7 +219,7 @@ def _program(tracer: Tracer, layout: Layout) -> Program:
 
 
 class _Run(NamedTuple):
-    """A stage that has run: what it was given of what it reads, and what it gave."""
+    """A stage that has run: the arguments that it reads, and its results."""
 
     pure: _Pure
     weights: Mapping[str, Tensor]
@@ -239,8 +239,10 @@ class _Pure(nn.Module):
     def __init__(self, owner: nn.Module, run: Method, point: EntryPoint) -> None:
         super().__init__()
         self.point = point
-        self.hidden = (_Owner(owner, run),)  # in a tuple, no submodule: export sees no parameters but the arguments
-        self.views: Mapping[str, tuple[str, View]] = {}  # parameters by name: the weight that holds each, and where
+        self.hidden = (
+            _Owner(owner, run),
+        )  # a tuple hides the submodule: only the arguments are parameters of an export
+        self.views: Mapping[str, tuple[str, View]] = {}  # by parameter: the weight that contains it, and its region
 
     def forward(
         self,
@@ -260,7 +262,7 @@ class _Pure(nn.Module):
 
 
 class _Owner(nn.Module):
-    """Lets `functional_call`, which calls `forward`, reach any method of the module."""
+    """A module whose `forward` calls any function of `owner`, for `functional_call`."""
 
     def __init__(self, owner: nn.Module, run: Method) -> None:
         super().__init__()
@@ -273,7 +275,7 @@ class _Owner(nn.Module):
 
 
 class _Reads(TorchFunctionMode):
-    """Collects which of the given tensors a stage reads."""
+    """Collects the ids of the tensors that a stage reads."""
 
     def __init__(self) -> None:
         super().__init__()

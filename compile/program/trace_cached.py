@@ -1,4 +1,4 @@
-"""Every stage of a graph in the form of a target: from the cache, or traced."""
+"""The stages of a graph in the form of a target, from the cache or traced."""
 
 from __future__ import annotations
 
@@ -41,12 +41,13 @@ Part = tuple[Entry, list[Traced[bytes]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCodec:
-    """How a traced stage is cached: `encode` gives the bytes that a target's `lower` takes.
+    """How a traced stage is encoded and cached: `encode` returns the bytes that a target's `lower` expects.
 
-    `files` are the source files of the target, `tools` the versions of the distributions that it requires. `key`
-    is what else decides its results whatever its options, None where that is unknown. `ops` says what becomes of calls
-    of ops, `layout` which physical buffers a graph's parameters are in. `fixed_sizes` is a target's. `prepare` does
-    what `encode` needs once in a process: it is called before stages are traced in several.
+    `files` are the source files of the target, `tools` the versions of the distributions that it requires. `key` is
+    everything else that its results depend on, whatever its options; None if that is unknown. `ops` defines how calls
+    of ops are traced, `layout` the physical buffers of a graph's parameters. `fixed_sizes` is that of the target.
+    `prepare` does the work that `encode` needs once in a process; it is called before stages are traced in several
+    processes.
     """
 
     name: str
@@ -62,7 +63,7 @@ class StageCodec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedProgram:
-    """A program whose stages are bytes; `found` of them were in the cache."""
+    """A program whose stages are encoded; `found` is the number of those from the cache."""
 
     interface: Interface
     code: Mapping[str, bytes]
@@ -78,7 +79,7 @@ class EncodedProgram:
 
 
 def encoded_program(graph: Graph, layout: Layout, codec: StageCodec, store: Store) -> EncodedProgram:
-    """The program of a graph. torch is imported only when a stage has to be traced."""
+    """The program of a graph. torch is imported only if a stage must be traced."""
     source = _Source(graph, layout, codec, store)
     parts = {entry: source.part(entry) for entry in layout.entries}
     if missing := [entry for entry, part in parts.items() if part is None]:
@@ -103,9 +104,9 @@ class _Missing(Exception):
 
 
 class _Source:
-    """Where stages come from."""
+    """The stages of a graph, from the cache or traced."""
 
-    source_lines = False  # no target's code holds them; `--emit program` and bisection trace with them
+    source_lines = False  # no target's code contains them; `--emit program` and bisection trace with them
 
     def __init__(self, graph: Graph, layout: Layout, codec: StageCodec, store: Store) -> None:
         self.graph, self.layout, self.codec, self.store = graph, layout, codec, store
@@ -114,14 +115,14 @@ class _Source:
         self._looked_up: dict[Stage, dict[str, str] | None] = {}  # the inputs of stages, before any is traced
 
     def part(self, entry: EntryPoint) -> Part | None:
-        """One entry point and its stages; None when one is missing that is not traced yet."""
+        """One entry point and its stages; None if one is neither cached nor traced yet."""
         try:
             return trace_entry(self.layout, entry, self._stage)
         except _Missing:
             return None
 
     def traced_part(self, entry: EntryPoint) -> Part:
-        """The same after `trace`. Raises BU304 where the trace of a stage gave other values than its run."""
+        """The same after `trace`. Raises BU304 if the trace of a stage has other results than its run."""
         try:
             return trace_entry(self.layout, entry, self._stage)
         except _Missing as missing:
@@ -134,7 +135,7 @@ class _Source:
             ) from None
 
     def trace(self, entries: Sequence[EntryPoint]) -> None:
-        """Traces what is missing, on all processors. What every stage needs of torch is done before forking."""
+        """Traces missing stages on all processors. Work that every stage needs is done before forking."""
         from bringup.compile.program.trace import tracer_of
 
         tracer = tracer_of(
@@ -144,14 +145,14 @@ class _Source:
         tracer.prepare()
         self.codec.prepare()
         missing = [stage for entry in entries for stage in self._missing(entry, tracer)]
-        missing.sort(key=lambda stage: stage.part != "layer")  # which take the longest
+        missing.sort(key=lambda stage: stage.part != "layer")  # layers take the longest
         traced = forked(lambda stage: self._traced(stage, tracer), missing)
         self.known |= dict(zip(missing, traced, strict=True))
 
     def _missing(self, entry: EntryPoint, tracer: Tracer) -> list[Stage]:
-        """Stages of an entry point that are not in the cache. What they give is known before they are traced.
+        """The stages of an entry point that are not in the cache. Their results are known before they are traced.
 
-        A layer gives what it takes; `_traced` compares that with what it gave.
+        A layer's results are assumed to equal its carried inputs; `_traced` checks that.
         """
         missing: list[Stage] = []
 
@@ -186,7 +187,7 @@ class _Source:
         return self._looked_up[stage]
 
     def _stage(self, stage: Stage) -> Traced[bytes]:
-        """Raises _Missing for a stage that is neither traced nor in the cache."""
+        """A stage that is traced or in the cache. Raises _Missing for another."""
         if stage not in self.known:
             inputs = self._first_inputs(stage)
             cached = self.store.get("stage", inputs) if inputs else None
@@ -198,7 +199,7 @@ class _Source:
     def _traced(self, stage: Stage, tracer: Tracer) -> Traced[bytes]:
         inputs, start = self._first_inputs(stage), time.perf_counter()
         exported = tracer(stage)
-        if stage.part == "layer":  # before an error of the epilogue, which takes what the layers give
+        if stage.part == "layer":  # before an error of the epilogue, whose inputs are the layers' results
             carried = stage.values[: self.layout.carried]
             check_carried(self.layout, stage.path, exported.function.results, carried)
         try:
@@ -207,13 +208,13 @@ class _Source:
             self._explain(stage)
             raise
         traced = Traced(function=exported.function, code=code)
-        if inputs and inputs == self._inputs(stage):  # no file changed since
+        if inputs and inputs == self._inputs(stage):  # no source file has changed since
             what = f"{stage.name} of {type(self.graph).__name__}, {self.codec.name}"
             self.store.put("stage", inputs, _packed(traced), what=what, seconds=time.perf_counter() - start)
         return traced
 
     def _explain(self, stage: Stage) -> None:
-        """Raises what `encode` raises, with the line of the model's source, of a trace that has lines."""
+        """Encodes a trace with source lines, so that its error contains the line of the model's source."""
         from bringup.compile.program.trace import tracer_of
 
         if not self.source_lines:
@@ -233,7 +234,7 @@ def _listed(values: Sequence[Value]) -> str:
 
 
 def _packed(traced: Traced[bytes]) -> bytes:
-    """A line of JSON, then the code."""
+    """The cached form of a stage: a line of JSON, then the code."""
     return json.dumps(traced.function.to_json()).encode() + b"\n" + traced.code
 
 

@@ -11,6 +11,7 @@ from bringup.compile.schedule.schedule import EntrySchedule, Schedule, Scheduled
 
 
 def graph_to_json(graph: OpGraph) -> dict[str, Any]:
+    """An OpGraph as JSON data."""
     return {
         "name": graph.name,
         "buffers": [[b.name, list(b.shape), b.dtype, b.kind] for b in graph.buffers.values()],
@@ -20,6 +21,7 @@ def graph_to_json(graph: OpGraph) -> dict[str, Any]:
 
 
 def graph_from_json(data: Mapping[str, Any]) -> OpGraph:
+    """The reverse of `graph_to_json`. Raises KeyError, TypeError or ValueError for other data."""
     listed = (
         Buffer(name=name, shape=tuple(shape), dtype=dtype, kind=kind) for name, shape, dtype, kind in data["buffers"]
     )
@@ -29,6 +31,7 @@ def graph_from_json(data: Mapping[str, Any]) -> OpGraph:
 
 
 def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
+    """A schedule as JSON data; sites are not stored."""
     entries = [
         {
             "name": entry.name,
@@ -43,7 +46,7 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
 
 
 def schedule_from_json(data: Mapping[str, Any]) -> Schedule:
-    """Raises KeyError, TypeError or ValueError for what `schedule_to_json` does not give."""
+    """The reverse of `schedule_to_json`. Raises KeyError, TypeError or ValueError for other data."""
     graphs = {graph.name: graph for graph in map(graph_from_json, data["graphs"])}
     entries = (
         EntrySchedule(

@@ -1,8 +1,8 @@
-"""The cost of a launch: bytes from and to memory, and floating-point operations.
+"""The cost of a launch: bytes read from and written to memory, and floating-point operations.
 
-Each byte is counted once a launch, however many programs read it. What a launch reads of a cache follows from how many
-keys each sequence has. Of experts and of LoRAs it is the most: as if each choice were of another one, and each block
-full.
+Each byte is counted once per launch, however many programs read it. The bytes read of a cache follow from the number of
+keys of each sequence. For experts and LoRAs an upper bound is counted: as if every token selected a different one, and
+each block were full.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from bringup.spec import DTYPES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Bytes read of weights (tables among them), of caches (slots of LoRAs among them), and of temporaries, values and
-    the step; bytes written; floating-point operations, a multiplication and an addition counted as two."""
+    """Bytes read of `weights` (including tables), of `cache` (including slots of LoRAs), and of `other` buffers
+    (temporaries, values, the step); bytes `written`; `flops`, where a multiplication and an addition count as two.
+    """
 
     weights: int = 0
     cache: int = 0
@@ -29,6 +30,7 @@ class Cost:
 
     @property
     def nbytes(self) -> int:
+        """All bytes, read and written."""
         return self.weights + self.cache + self.other + self.written
 
     def __add__(self, more: Cost) -> Cost:
@@ -42,7 +44,7 @@ class Cost:
 
 
 def total(costs: Iterable[Cost]) -> Cost:
-    """Their sum."""
+    """The sum of costs."""
     return sum(costs, Cost())
 
 
@@ -85,7 +87,7 @@ def _traffic(size: _Size, group: Group) -> tuple[dict[str, int], dict[str, int]]
 
 
 def _once(graph: OpGraph, read: dict[tuple[str, View], int]) -> Iterator[tuple[str, int]]:
-    """Bytes by buffer: views of one buffer overlap at most until all of it is read."""
+    """The bytes read of each buffer: the sum over its views, at most the size of the buffer."""
     sums: dict[str, int] = {}
     for (name, _), nbytes in read.items():
         sums[name] = sums.get(name, 0) + nbytes
@@ -95,7 +97,7 @@ def _once(graph: OpGraph, read: dict[tuple[str, View], int]) -> Iterator[tuple[s
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """Sizes of a step: of what its nodes read, write and compute."""
+    """The sizes of a step: bytes that its nodes read and write, and their operations."""
 
     graph: OpGraph
     keys: int
@@ -105,7 +107,7 @@ class _Size:
         return self.graph.buffers["step:rows"].shape[0]
 
     def reads(self, node: Node) -> Iterator[tuple[View, int]]:
-        """Each tensor that a node reads, and how many bytes of it."""
+        """Each tensor that a node reads, and the number of bytes read of it."""
         views = node.views
         for number, view in enumerate(views):
             buffer = self.graph.buffers[view.buffer]
@@ -125,7 +127,7 @@ class _Size:
             yield view, nbytes
 
     def _of_loras(self, node: Node, view: View, nbytes: int) -> int:
-        """Bytes of factors that are read: of a slot for each sequence, and there of an expert for each block."""
+        """The bytes read of LoRA factors: one slot for each sequence, and in it one expert for each block."""
         if node.short == "lora_lookup":
             return sum(self.graph.buffers[name].nbytes for name in node.outputs)
         read = nbytes * min(view.shape[0], self.sequences) // view.shape[0]
@@ -134,7 +136,7 @@ class _Size:
         return read
 
     def _rows(self, node: Node, view: View, buffer: Buffer) -> int:
-        """Bytes of a cache that attention reads: the keys that its queries see, of every sequence."""
+        """The bytes of a cache that attention reads: the keys that the queries of every sequence attend to."""
         seen = self.keys
         for name in ("window", "ring"):
             limit = node.argument(name)
@@ -144,15 +146,16 @@ class _Size:
         return _nbytes(buffer, min(view.shape[0], self.sequences * seen) * row)
 
     def _with_queries(self, window: int) -> int:
-        """The keys that some query of a sequence sees: the window of the first, and the queries after it."""
+        """The number of keys that the queries of a sequence attend to: the window of the first, and later tokens."""
         return window + self.graph.buffers["step:tokens"].shape[0] // self.sequences - 1
 
     def rows_written(self, node: Node, buffer: Buffer) -> int:
-        """Bytes that a node changes of a cache: a row for each token."""
+        """The bytes of a cache that a node writes: a row for each token."""
         tokens = self.graph.buffers["step:tokens"].shape[0]
         return buffer.nbytes // buffer.shape[0] * tokens
 
     def flops(self, node: Node) -> int:
+        """The floating-point operations of a node."""
         views, given = node.views, [self.graph.buffers[name].shape for name in node.outputs]
         elements = sum(map(math.prod, given))
         match role_of(node):
@@ -166,7 +169,7 @@ class _Size:
                 return elements
 
     def _attention(self, node: Node, views: list[View]) -> int:
-        """A query and a key give 2 operations a channel, and so do a share and a value."""
+        """Each query has 2 operations per channel and key for its scores, and 2 per channel and value for its sum."""
         (tokens, heads, *_), caches = views[0].shape, [v for v in views[1:] if self._kind(v) == "state"]
         seen = self._seen(node, tokens // self.sequences)
         if node.short == "latent_attention":
@@ -177,7 +180,7 @@ class _Size:
         return int(2 * tokens * heads * channels * seen)
 
     def _latent(self, views: list[View], tokens: int, seen: float) -> int:
-        """Of the form that multiplies less; see `graphs.ops.latent_attention.cheaper_form`."""
+        """Operations of MLA in the form with fewer; see `graphs.ops.latent_attention.cheaper_form`."""
         queries, rotated, rows, to_keys, to_values = views[:5]
         (_, h, n), p, c = queries.shape, rotated.shape[2], to_keys.shape[1]
         v, width = to_values.shape[0] // h, rows.shape[-1]
@@ -187,7 +190,7 @@ class _Size:
         return int(min(absorbed, direct))
 
     def _seen(self, node: Node, queries: int) -> float:
-        """Keys that a query sees, on average over the last `queries` positions of a sequence."""
+        """The number of keys that a query attends to, averaged over the last `queries` positions of a sequence."""
         window = node.argument("window")
         at_most = window if isinstance(window, int) else self.keys
         return sum(min(self.keys - back, at_most) for back in range(queries)) / queries
@@ -197,7 +200,7 @@ class _Size:
 
 
 def _chosen(node: Node, view: View, nbytes: int) -> int:
-    """Bytes that are read of an array of a weight in few bits, whose first axis some indices are taken of."""
+    """The bytes read of an array of a quantised weight, if only some indices of its first axis are read."""
     numbers = node.argument("rows_N") or node.argument("expert_B")
     others = (node.argument(key) for key in ("scales_BRk", "weight_table", "weight_scale_table"))
     if not isinstance(numbers, View) or view in (node.arguments[0], numbers, *others) or view.shape[0] == 1:

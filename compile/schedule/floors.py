@@ -1,6 +1,6 @@
 """A lower bound on the time of a launch on a device: its bytes at the device's memory bandwidth.
 
-Bandwidths are those that the vendors state, in 10^9 bytes a second; copies reach 80 to 95 percent of them.
+Bandwidths are the vendors' figures, in 10^9 bytes per second; copies reach 80 to 95 percent of them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A card by its short name, and what its data sheet states."""
+    """A GPU by its short name, with the memory bandwidth of its data sheet (`source`)."""
 
     name: str
     architecture: str
@@ -18,7 +18,7 @@ class Device:
     source: str
 
     def microseconds(self, nbytes: int) -> float:
-        """How long so many bytes take."""
+        """The time to read or write `nbytes` at full bandwidth, in microseconds."""
         return nbytes / self.gigabytes_per_second / 1e3
 
 
@@ -39,5 +39,5 @@ DEVICES = (
 
 
 def devices_of(architecture: str) -> tuple[Device, ...]:
-    """The cards of an architecture: those that kernels compiled for it run on."""
+    """The GPUs of an architecture, on which kernels compiled for it run."""
     return tuple(device for device in DEVICES if device.architecture == architecture)

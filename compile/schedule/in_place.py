@@ -1,4 +1,4 @@
-"""Which results of a launch can be written in place over its inputs."""
+"""The results of a launch that can be written in place over its inputs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from bringup.compile.schedule.graph.roles import Role, role_of
 
 
 def in_place(graph: OpGraph, group: Group) -> Iterator[tuple[str, str]]:
-    """(result, what it can take the place of): each element of both is touched by one program, which reads it first.
+    """Pairs (result, buffer that it can overwrite): each element of both is accessed by one program, which reads first.
 
-    So it is for an element-wise operation, such as a residual sum, whose operand has the shape and dtype of its result
-    and is read at its own place only. Kernels compute what stays inside a launch wherever it is used: no other
-    operation of the group may read the operand, or the result.
+    That holds for an element-wise operation, such as a residual sum, whose operand has the shape and dtype of its
+    result and is read only at the position of the result. No other operation of the group may read the operand or the
+    result, because kernels recompute intermediate results wherever they are used.
     """
     taken: set[str] = set()
     for node in reversed(group.nodes):
@@ -32,5 +32,5 @@ def in_place(graph: OpGraph, group: Group) -> Iterator[tuple[str, str]]:
 
 
 def _read(group: Group, node: Node) -> bool:
-    """Whether the group itself reads what a node gives."""
+    """Whether the group itself reads a result of the node."""
     return any(each.reads & set(node.outputs) for each in group.nodes)

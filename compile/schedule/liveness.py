@@ -10,13 +10,15 @@ from bringup.compile.schedule.graph.op_graph import OpGraph
 from bringup.compile.schedule.in_place import in_place
 from bringup.compile.schedule.memory import Life
 
-Owner = tuple[int, str]  # a temporary: the number of the call, and the buffer
-GIVEN = -1  # in place of the call: what the entry is given, by its name
+Owner = tuple[int, str]  # a temporary: the index of the call, and the buffer
+GIVEN = -1  # instead of the index of a call: an input of the entry, by its name
 
 
 @dataclass
 class Liveness:
-    """First and last launch of each temporary. `over`: those that take the place of another, which ends there."""
+    """The first and last launch of each temporary, and its size in bytes. `over`: temporaries that overwrite another,
+    whose last launch is their first.
+    """
 
     first: dict[Owner, int] = field(default_factory=dict[Owner, int])
     last: dict[Owner, int] = field(default_factory=dict[Owner, int])
@@ -24,13 +26,13 @@ class Liveness:
     over: dict[Owner, Owner] = field(default_factory=dict[Owner, Owner])
 
     def root(self, owner: Owner) -> Owner:
-        """The temporary whose place this one has, through any number of others."""
+        """The temporary whose memory this one overwrites, directly or through others."""
         while owner in self.over:
             owner = self.over[owner]
         return owner
 
     def lives(self) -> list[Life]:
-        """One for each place."""
+        """The lifetime of each region of memory, for the memory plan."""
         ends: dict[Owner, int] = {}
         for owner, last in self.last.items():
             root = self.root(owner)
@@ -46,7 +48,11 @@ def liveness(
     *,
     reuse: bool,
 ) -> Liveness:
-    """`owners` has the owner of each of the entry's values, (GIVEN, name) for what it is given. `outputs` live on."""
+    """The lifetimes of an entry's temporaries.
+
+    `owners` has the owner of each of the entry's values, (GIVEN, name) for its inputs. `outputs` are alive after the
+    last launch. Without `reuse`, no temporary overwrites another.
+    """
     found = Liveness()
     candidates: list[tuple[int, Owner, Owner]] = []
     at = 0
@@ -64,7 +70,7 @@ def liveness(
             read = [values.get(name, (number, name)) for name in group.inputs]
             for to, name in in_place(graph, group):
                 of = values.get(name, (number, name))
-                if read.count(of) == 1:  # a call may be given one value twice
+                if read.count(of) == 1:  # a call may get one value twice
                     candidates.append((at, (number, to), of))
             at += 1
     found.last.update((owner, at) for owner in outputs if owner in found.last)
@@ -75,5 +81,5 @@ def liveness(
 
 
 def named(owner: Owner) -> str:
-    """`12:%linear`."""
+    """The name of a temporary in the memory plan: `12:%linear`."""
     return f"{owner[0]}:{owner[1]}"

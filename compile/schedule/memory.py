@@ -1,7 +1,7 @@
 """The memory plan: offsets of temporaries in one arena, so that live ones never overlap.
 
-Largest first, each at the lowest place that is free all its life. (Pisarchyk and Lee 2020, "Efficient memory
-management for deep neural net inference", §5: greedy by size.)
+Largest first, each at the lowest offset that is free during its lifetime: greedy by size (Pisarchyk and Lee 2020,
+"Efficient memory management for deep neural net inference", §5).
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-ALIGNMENT = 256  # bytes; what cudaMalloc gives, and more than any vector load needs
+ALIGNMENT = 256  # bytes; that of cudaMalloc, and more than any vector load needs
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """A temporary of so many bytes, written by launch `first` and last read by launch `last`."""
+    """A temporary of `nbytes` bytes, written by launch `first` and last read by launch `last`."""
 
     name: str
     nbytes: int
@@ -24,14 +24,14 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Offsets in bytes by name, and the arena's size."""
+    """Offsets by name, and the size of the arena, in bytes."""
 
     offsets: Mapping[str, int]
     nbytes: int
 
 
 def planned(lives: Sequence[Life], *, reuse: bool = True) -> MemoryPlan:
-    """Places for temporaries; without `reuse` each has memory of its own."""
+    """The memory plan of temporaries; without `reuse`, each has separate memory."""
     offsets: dict[str, int] = {}
     placed: list[tuple[int, int, Life]] = []
     end = 0
@@ -45,7 +45,7 @@ def planned(lives: Sequence[Life], *, reuse: bool = True) -> MemoryPlan:
 
 
 def peak(lives: Sequence[Life]) -> int:
-    """The bytes alive at the worst launch: no plan needs less."""
+    """The largest number of bytes alive at one launch: a lower bound of any plan."""
     changes: dict[int, int] = {}
     for life in lives:
         changes[life.first] = changes.get(life.first, 0) + _rounded(life.nbytes)
@@ -58,7 +58,7 @@ def peak(lives: Sequence[Life]) -> int:
 
 
 def _lowest(placed: Sequence[tuple[int, int, Life]], life: Life) -> int:
-    """The lowest offset that nothing alive at the same time takes."""
+    """The lowest offset at which nothing overlaps that is alive at the same time."""
     taken = sorted(
         (start, stop) for start, stop, other in placed if other.first <= life.last and life.first <= other.last
     )

@@ -1,4 +1,4 @@
-"""The passes in order, and those that a user disables."""
+"""The passes in order, and the setting that disables some."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from bringup.diagnostics import did_you_mean, fail
 
 
 class Pass(Protocol):
-    """Turns a function into one that computes the same. `name` is what `passes=-NAME` leaves out."""
+    """Transforms a function into an equivalent one. `passes=-NAME` disables the pass with this `name`."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name in `passes=-NAME`."""
+        ...
 
     def __call__(self, graph: OpGraph) -> OpGraph: ...
 
@@ -39,26 +41,26 @@ PASSES: tuple[Pass, ...] = (
     FuseRotary(),
     FuseNorms(),
 )
-REUSE = "reuse-memory"  # of the memory plan: temporaries share memory
+REUSE = "reuse-memory"  # an option of the memory plan: temporaries share memory
 
 
 def selected(setting: str) -> tuple[list[Pass], bool]:
-    """The passes of a setting such as `-fuse-norms,-reuse-memory` ("" for all), and whether memory is used again.
+    """The passes of a setting such as `-fuse-norms,-reuse-memory` ("" for all), and whether memory is reused.
 
-    Raises BU024 for a name that no pass has.
+    Raises BU024 for an unknown name.
     """
     out = [item.strip() for item in setting.split(",") if item.strip()]
     names = [*(each.name for each in PASSES), REUSE]
     for item in out:
         if not item.startswith("-") or item[1:] not in names:
             hint = did_you_mean(item.removeprefix("-"), names) or f"the passes are {', '.join(names)}"
-            raise fail("BU024", f"`passes` does not take `{item}`", help=f"write -NAME for each to leave out; {hint}")
+            raise fail("BU024", f"`passes` does not take `{item}`", help=f"write -NAME for each to disable; {hint}")
     left_out = {item[1:] for item in out}
     return [each for each in PASSES if each.name not in left_out], REUSE not in left_out
 
 
 def run_passes(graph: OpGraph, passes: Sequence[Pass], watch: Watch | None = None) -> OpGraph:
-    """A function after all passes. `watch` sees it before the first and after each, with the name of the pass."""
+    """A function after all passes. `watch(name, graph)` is called before the first pass and after each."""
     if watch:
         watch("before", graph)
     for each in passes:

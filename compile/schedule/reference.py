@@ -1,8 +1,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Runs a schedule launch by launch in its planned memory, each operation with torch on the CPU.
 
-It shows that fusion and memory plan are right without any kernel. A group's results are written only when all its
-nodes have run, and memory is filled with NaN (integers: -1) once its last reader has run.
+It tests fusion and memory plan without any kernel. A group's results are written only after all its nodes have run, and
+memory is filled with NaN (integers: -1) after its last reader has run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ POISON = 0xFF  # in every byte: NaN as a float of any width, -1 as an integer
 
 
 class ReferenceExecutor(TorchStates):
-    """Executor of a schedule; see `program.Executor`. Weights share memory with the arrays given."""
+    """The executor of a schedule; see `program.Executor`. Weights share memory with the arrays passed.
+
+    Raises BU609 for weights that do not match the interface.
+    """
 
     def __init__(self, schedule: Schedule, interface: Interface, weights: Mapping[str, np.ndarray]) -> None:
         check_weights(interface, weights)
@@ -38,7 +41,7 @@ class ReferenceExecutor(TorchStates):
         self._ends = {name: _ends(schedule, name) for name in schedule.entries}
 
     def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Runs the launches of one entry point."""
+        """Runs the launches of one entry point; see `program.Executor.step`."""
         given = {name: torch.from_numpy(np.ascontiguousarray(step[name], dtype=np.int64)) for name in FIELDS}
         given["block_table"] = self._padded(given["block_table"])
         for spec in self._interface.entry(entry).inputs:
@@ -68,7 +71,7 @@ class ReferenceExecutor(TorchStates):
             self._memory(plan, (launch.at, name)).copy_(own[name])
 
     def _bound(self, plan: EntrySchedule, launch: Launch, buffer: Buffer, given: Mapping[str, Tensor]) -> Tensor:
-        """The memory of a buffer that the group does not give itself."""
+        """The tensor of a buffer that the group does not compute itself."""
         match buffer.kind:
             case "weight":
                 return self._weights[launch.call.prefix + buffer.name]
@@ -81,7 +84,7 @@ class ReferenceExecutor(TorchStates):
                 return given[owner[1]] if owner[0] == GIVEN else self._memory(plan, owner)
 
     def _place(self, plan: EntrySchedule, owner: Owner) -> tuple[int, Buffer]:
-        """Offset in the arena and buffer of a temporary."""
+        """The offset of a temporary in the arena, in bytes, and its buffer."""
         call = plan.calls[owner[0]]
         return call.places[owner[1]], self._schedule.graphs[call.function].buffers[owner[1]]
 
@@ -91,7 +94,7 @@ class ReferenceExecutor(TorchStates):
         return raw.view(getattr(torch, buffer.dtype)).view(buffer.shape)
 
     def _poison(self, plan: EntrySchedule, launch: Launch, ends: list[Owner]) -> None:
-        """Fills what nothing needs any more, unless results of the launch took its place."""
+        """Fills temporaries after their last reader, unless results of the launch overwrote them."""
         planned = launch.group.outputs & launch.graph.planned
         alive = {self._place(plan, owner)[0] for name in planned if (owner := (launch.at, name)) not in ends}
         for offset, buffer in (self._place(plan, owner) for owner in ends):
@@ -99,12 +102,12 @@ class ReferenceExecutor(TorchStates):
                 self._arena[offset : offset + buffer.nbytes] = POISON
 
     def _padded(self, table: Tensor) -> Tensor:
-        """The block table with as many blocks a sequence as the longest has; more are never read."""
+        """The block table [B, P], padded to the number of blocks of the longest sequence; padding is never read."""
         return torch.nn.functional.pad(table, (0, self._interface.max_blocks - table.shape[1]))
 
 
 def _ends(schedule: Schedule, entry: str) -> list[list[Owner]]:
-    """By launch: the temporaries that nothing needs after it."""
+    """For each launch, the temporaries that are not read after it."""
     plan, launches = schedule.entries[entry], list(schedule.launches(entry))
     last: dict[Owner, int] = {}
     for number, launch in enumerate(launches):

@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false
-"""Runs one node with torch: bringup's own ops by their references, others by torch's operator."""
+"""Runs one node with torch: bringup's own ops by their references, others by torch's operators."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def own_ops() -> Mapping[str, Op[..., Any]]:
 
 
 def check_operators(nodes: Iterable[Node]) -> None:
-    """Raises ValueError for an operator that may do more than compute: files come from anybody.
+    """Raises ValueError for an operator that may do more than compute, because files may be malicious.
 
-    bringup's own ops may run, and of torch's those that it calls core or element-wise, which change nothing, and those
-    that write into states: that what they write to is one is `validate`'s to say.
+    Accepted are bringup's own ops, torch's operators that are tagged core or element-wise and do not change their
+    arguments, and those that write states; `validate` checks that they write states only.
     """
     for name in {node.op for node in nodes}:
         namespace, _, rest = name.partition(".")
@@ -44,13 +44,13 @@ def check_operators(nodes: Iterable[Node]) -> None:
         if name in WRITES:
             continue
         if not tags & {torch.Tag.core, torch.Tag.pointwise} and name not in COMPOSED:
-            raise ValueError(f"the operator `{name}` is not one that a schedule may have")
+            raise ValueError(f"the operator `{name}` is not supported in a schedule")
         if operator and operator._schema.is_mutable:
             raise ValueError(f"the operator `{name}` changes its arguments")
 
 
 def _operator(name: str) -> Any:
-    """torch's operator of a name. Raises ValueError for one that there is not."""
+    """torch's operator of a name. Raises ValueError for an unknown name."""
     namespace, short, overload = name.split(".")
     try:
         return getattr(getattr(getattr(torch.ops, namespace), short), overload)
@@ -59,14 +59,14 @@ def _operator(name: str) -> Any:
 
 
 def run_node(node: Node, tensor_of: Callable[[View], Tensor]) -> tuple[Tensor, ...]:
-    """What a node gives; what it updates it changes in place. Raises KeyError for an op that this version lacks."""
+    """Runs a node and returns its results; `updates` are changed in place. Raises KeyError for an unknown op."""
     values = [_value(argument, tensor_of) for argument in node.arguments]
     if node.op.startswith("bringup."):
         op = own_ops()[node.short]
         out = op.reference(**operator_of(op).values(tuple(values)))
     else:
         operator = _operator(node.op)
-        if node.short == "as_strided_scatter":  # its places are those of the memory that its argument has all to itself
+        if node.short == "as_strided_scatter":  # its strides are those of a tensor with memory of its own
             values[0] = values[0].clone()
         pairs = list(zip(operator._schema.arguments, values, strict=True))
         positional = [value for info, value in pairs if not info.kwarg_only]

@@ -1,4 +1,4 @@
-"""Schedule: for each entry point a flat list of launches, and the memory that they work in."""
+"""Schedule: for each entry point a flat list of launches, and their memory plan."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from bringup.compile.schedule.memory import peak, planned
 
 @dataclass(frozen=True)
 class ScheduledCall:
-    """A use of a function.
+    """A call of a function.
 
-    `places` has the offset in the arena, in bytes, of the temporaries that outlive their group. `values` has the owner
-    of each value: the call and the buffer that it is; of what the entry is given, GIVEN and its name.
+    `places` has the offset in the arena, in bytes, of the temporaries that other groups read. `values` has the owner of
+    each value: the index of a call, and its buffer; for an input of the entry, GIVEN and its name.
     """
 
     function: str
@@ -27,9 +27,9 @@ class ScheduledCall:
 
 @dataclass(frozen=True)
 class EntrySchedule:
-    """The calls of one entry point, which work in an arena of `nbytes`.
+    """The calls of one entry point, in an arena of `nbytes` bytes.
 
-    `outputs`: by name, the call and the buffer that has it. `peak`: the most bytes that are alive at a time.
+    `outputs`: by name, the index of the call and the buffer. `peak`: the largest number of bytes alive at one launch.
     """
 
     name: str
@@ -41,7 +41,7 @@ class EntrySchedule:
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch: a group of a function's nodes, at call number `at`."""
+    """One launch: a group of a function's nodes, in the call with index `at`."""
 
     at: int
     call: ScheduledCall
@@ -58,7 +58,7 @@ class Schedule:
 
     @property
     def nbytes(self) -> int:
-        """The arena: that of the largest entry point."""
+        """The size of the arena in bytes: that of the largest entry point."""
         return max(entry.nbytes for entry in self.entries.values())
 
     def launches(self, entry: str) -> Iterator[Launch]:
@@ -70,7 +70,7 @@ class Schedule:
 
 
 def scheduled(interface: Interface, graphs: Mapping[str, OpGraph], *, reuse: bool = True) -> Schedule:
-    """The schedule of a program whose functions went through the passes; without `reuse` no memory is used twice."""
+    """The schedule of a program from its functions after the passes; without `reuse`, memory is not reused."""
     return Schedule(graphs, {entry.name: _entry(entry, graphs, reuse) for entry in interface.entries})
 
 

@@ -11,9 +11,9 @@ Taken = Callable[[OpGraph, Group], bool]
 
 
 def split_groups(graph: OpGraph, is_taken: Taken, where: str) -> OpGraph:
-    """The function with groups that kernels take, each as long as it can be, in the same order of operations.
+    """The function with groups that kernels support, each as long as possible, in the same order of operations.
 
-    `where`: what the kernels are for, as an error names it. Raises BU504 for an operation that no kernel takes.
+    `where` is the target's name in errors. Raises BU504 for an operation that no kernel supports.
     """
     at = 0
     while at < len(graph.groups):
@@ -24,7 +24,7 @@ def split_groups(graph: OpGraph, is_taken: Taken, where: str) -> OpGraph:
 
 
 def _smaller(graph: OpGraph, at: int, is_taken: Taken, where: str) -> OpGraph:
-    """The function with the first operations of a group as a group of their own."""
+    """The function with a group split after its first operations, as many as kernels support."""
     before, group, after = graph.groups[:at], graph.groups[at], graph.groups[at + 1 :]
     for first, rest in _cuts(group):
         cut = graph.with_groups([*before, first, rest, *after])
@@ -34,13 +34,14 @@ def _smaller(graph: OpGraph, at: int, is_taken: Taken, where: str) -> OpGraph:
 
 
 def no_kernel(graph: OpGraph, node: Node, where: str, help: str) -> BringupError:
-    """BU504 for an operation that no kernel takes."""
+    """BU504 for an operation that no kernel supports."""
     shapes = ", ".join(f"{graph.buffers[name].dtype}{list(graph.buffers[name].shape)}" for name in node.outputs)
-    message = f"no kernel for {where} takes `{node.op}` of `{graph.name}`, which gives {shapes or 'nothing'}"
+    results = f"with the result {shapes}" if shapes else "without a result"
+    message = f"no kernel for {where} supports `{node.op}` of `{graph.name}`, {results}"
     return fail("BU504", message, help=help, where=node.site)
 
 
 def _cuts(group: Group) -> Iterator[tuple[Group, Group]]:
-    """A group in two, the first as long as it can be."""
+    """The ways to split a group in two, those with the longest first part first."""
     for count in range(len(group.nodes) - 1, 0, -1):
         yield Group(group.nodes[:count]), Group(group.nodes[count:])

@@ -1,4 +1,4 @@
-"""Graphs and schedules as text to read."""
+"""Graphs and schedules as readable text."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def graph_text(graph: OpGraph) -> str:
 
 
 def text_of(schedule: Schedule, interface: Interface, devices: Sequence[Device] = ()) -> str:
-    """Every entry point: its launches with what they move and compute, and its memory.
+    """Every entry point: its launches with their bytes and operations, and its memory.
 
-    Decode is counted with as many keys as the longest sequence has, prefill with those of its own tokens. Of each
-    device there is a column: the microseconds that the bytes of a launch take at least.
+    Decode is counted with the number of keys of the longest sequence, prefill with that of its own tokens. Each device
+    has a column: the least time of a launch's bytes, in microseconds.
     """
     lines = [f"# {device.name}: {device.gigabytes_per_second:,g} GB/s ({device.source})" for device in devices]
     lines += [""] if devices else []
@@ -34,7 +34,7 @@ def text_of(schedule: Schedule, interface: Interface, devices: Sequence[Device] 
 
 
 def keys_of(entry: Entry, interface: Interface) -> int:
-    """The keys of each sequence that the costs of an entry point are counted with."""
+    """The number of keys of each sequence for which the costs of an entry point are counted."""
     longest = interface.max_blocks * interface.block_size
     return longest if entry.decode else min(longest, entry.num_tokens // entry.num_sequences)
 
@@ -66,7 +66,7 @@ def _title(launch: Launch) -> str:
 
 
 def _given(graph: OpGraph, group: Group) -> list[str]:
-    """What a group gives to others, in order."""
+    """The results of a group that other groups read, in order."""
     return [name for node in group.nodes for name in node.outputs if name in graph.planned]
 
 

@@ -1,4 +1,4 @@
-"""Validates a schedule from a file before it runs: a bundle may come from anywhere."""
+"""Validates a schedule from a file before it runs, because a bundle may be malicious."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = frozenset(get_args(Kind))
 
 
 def validate(schedule: Schedule, interface: Interface) -> None:
-    """Raises ValueError for a view outside of its buffer, a place outside of the arena, an unknown name."""
+    """Raises ValueError for a view outside its buffer, an offset outside the arena, and unknown names."""
     for problem in _problems(schedule, interface):
         raise ValueError(problem)
 
@@ -33,14 +33,14 @@ def _problems(schedule: Schedule, interface: Interface) -> Iterator[str]:
     for entry in interface.entries:
         scheduled = schedule.entries[entry.name]
         if scheduled.outputs.keys() != entry.outputs.keys():
-            yield f"`{entry.name}` gives {sorted(scheduled.outputs)}"
+            yield f"`{entry.name}` has the outputs {sorted(scheduled.outputs)}"
         yield from _of_entry(schedule, scheduled)
         for call in scheduled.calls:
             yield from _of_call(schedule.graphs[call.function], call, shapes)
 
 
 def _of_call(graph: OpGraph, call: ScheduledCall, shapes: Mapping[str, Shape]) -> Iterator[str]:
-    """What a call binds by name."""
+    """Problems of the buffers that a call binds by name."""
     for buffer in graph.buffers.values():
         bound = buffer.kind in ("weight", "state")
         if bound and shapes.get(call.prefix + buffer.name) != buffer.shape:
@@ -64,11 +64,11 @@ def _of_graph(graph: OpGraph) -> Iterator[str]:
         if node.op.split(".")[0] not in NAMESPACES or node.op.count(".") != 2:
             yield f"`{graph.name}` has an operator `{node.op}`"
         if not {*node.outputs, *node.updates} <= graph.buffers.keys():
-            yield f"`{graph.name}` gives buffers that it does not have"
+            yield f"`{graph.name}` writes buffers that it does not have"
         elif any(graph.buffers[name].kind != "state" for name in node.updates):
-            yield f"`{graph.name}` changes what is no state"
+            yield f"`{graph.name}` changes a buffer that is not a state"
         if node.op in WRITES and node.updates != tuple(view.buffer for view in node.views[:1]):
-            yield f"`{graph.name}` changes more than it says"
+            yield f"`{graph.name}` changes other buffers than it states"
         for view in node.views:
             yield from _of_view(graph, view)
     for view in graph.results:
@@ -92,7 +92,7 @@ def _of_entry(schedule: Schedule, entry: EntrySchedule) -> Iterator[str]:
     for number, call in enumerate(entry.calls):
         graph = schedule.graphs.get(call.function)
         if graph is None:
-            yield f"`{entry.name}` calls `{call.function}`, which is not there"
+            yield f"`{entry.name}` calls `{call.function}`, which does not exist"
             return
         for name in graph.planned:
             offset, nbytes = call.places.get(name, -1), graph.buffers[name].nbytes
@@ -102,9 +102,9 @@ def _of_entry(schedule: Schedule, entry: EntrySchedule) -> Iterator[str]:
         for name, (owner, buffer) in call.values.items():
             known = owner == GIVEN or (0 <= owner < number and buffer in entry.calls[owner].places)
             if name not in graph.buffers or not known:
-                yield f"`{entry.name}` takes `{name}` from call {owner}"
+                yield f"`{entry.name}` reads `{name}` of call {owner}"
     if type(entry.nbytes) is not int or not 0 <= entry.nbytes <= needed:
         yield f"`{entry.name}` has an arena of {entry.nbytes} bytes for {needed}"
     for name, (owner, buffer) in entry.outputs.items():
         if not 0 <= owner < len(entry.calls) or buffer not in entry.calls[owner].places:
-            yield f"`{entry.name}` gives `{name}` from call {owner}"
+            yield f"`{entry.name}` returns `{name}` of call {owner}"

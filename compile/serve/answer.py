@@ -1,4 +1,4 @@
-"""One answer as its tokens arrive: text up to the first stop string, how likely tokens were, and why it ends."""
+"""An answer as its tokens arrive: text up to the first stop string, scores of tokens, and the reason for its end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Ending = Literal["stop", "length"]
 
 
 class Scored(NamedTuple):
-    """A token, with how many characters of the text are before it. `score` None: the first one of a prompt."""
+    """A token; `offset` is the number of characters before it. `score` is None for the first token of a prompt."""
 
     offset: int
     token: int
@@ -22,7 +22,7 @@ class Scored(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Text that is certain, and the tokens of it where these have scores."""
+    """Text that is final, and its tokens if they have scores."""
 
     text: str
     tokens: Sequence[Scored] = ()
@@ -30,7 +30,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """A prompt that comes before its answer: its text, its tokens, and how far the text is before each."""
+    """A prompt that precedes its answer: its text, its tokens, and the number of characters before each token."""
 
     text: str
     tokens: Sequence[int]
@@ -38,7 +38,7 @@ class Echo:
 
 
 def echo_of(text: str, tokens: Sequence[int], stream: Stream) -> Echo:
-    """The echo of a prompt. `text` is empty for a prompt of tokens, whose text is decoded then."""
+    """The echo of a prompt. `text` is empty for a prompt of token ids, whose text is then decoded."""
     written, offsets = "", list[int]()
     for token in tokens:
         offsets.append(len(written))
@@ -50,9 +50,10 @@ def echo_of(text: str, tokens: Sequence[int], stream: Stream) -> Echo:
 
 @dataclass(slots=True)
 class Answer:
-    """`tokens` counts those that were computed for it, the one that ends it too. `ending` is None until it ends.
+    """One answer. `tokens` is the number of tokens computed for it, including the one that ends it. `ending` is None
+    until it ends.
 
-    With `echo` a prompt comes first, in which no stop string counts; `is_empty`: nothing comes after it.
+    With `echo` the prompt comes first, and stop strings in it are ignored; `is_empty`: nothing follows the prompt.
     """
 
     stream: Stream
@@ -61,12 +62,12 @@ class Answer:
     is_empty: bool = False
     tokens: int = 0
     ending: Ending | None = None
-    _given: int = 0  # characters
+    _given: int = 0  # characters returned so far
     _held: str = ""  # text that may be the beginning of a stop string
-    _scored: list[Scored] = field(default_factory=list[Scored])  # tokens of the text that is held
+    _scored: list[Scored] = field(default_factory=list[Scored])  # tokens of the held text
 
     def push(self, update: Update) -> Piece:
-        """What is certain once this update is known."""
+        """The text that is final after this update."""
         before = self._echoed(update)
         if self.is_empty:
             self.ending = "length"
@@ -84,7 +85,7 @@ class Answer:
         return Piece(before.text + after.text, [*before.tokens, *after.tokens])
 
     def _echoed(self, update: Update) -> Piece:
-        """The prompt, once."""
+        """The prompt at the first call, then nothing."""
         if (echo := self.echo) is None:
             return Piece("")
         self.echo, self._given = None, len(echo.text)
@@ -102,7 +103,7 @@ class Answer:
             self._held += self.stream.finish()
 
     def _certain(self, count: int) -> Piece:
-        """The first characters of what is held, and the tokens that begin in them."""
+        """The first `count` characters of the held text, and the tokens that begin in them."""
         text, self._held = self._held[:count], self._held[count:]
         self._given += count
         tokens = [each for each in self._scored if each.offset < self._given]
@@ -111,6 +112,6 @@ class Answer:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """How much of the end of a text is the beginning of a stop string."""
+    """The number of characters at the end of a text that are a prefix of a stop string."""
     most = min(len(text), len(stop) - 1)
     return next((count for count in range(most, 0, -1) if text.endswith(stop[:count])), 0)

@@ -24,7 +24,10 @@ HEALTH, LIVE, METRICS, MODELS = "/health", "/health/live", "/metrics", "/v1/mode
 
 
 def application(service: Service, api_key: str | None, names: frozenset[str] | None = None) -> Starlette:
-    """All paths. With an `api_key`, every path but those of the health requires it. `names` as in `hosts.Named`."""
+    """The application with all its paths. With an `api_key`, every path except those of /health requires it.
+
+    `names`: the accepted values of Host, as in `hosts.Named`; None accepts all.
+    """
     generating = endpoints(service)
 
     async def health(request: Request) -> Response:
@@ -64,7 +67,7 @@ def application(service: Service, api_key: str | None, names: frozenset[str] | N
 
 
 class _Counted:
-    """Counts answers by path and status; paths that the server does not have as one."""
+    """Counts responses by path and status; all unknown paths are counted as `other`."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, paths: tuple[str, ...]) -> None:
         self._app, self._requests, self._paths = app, metrics.requests, paths
@@ -80,7 +83,7 @@ class _Counted:
 
 
 class _Bounded:
-    """Refuses long heads. h11 refuses those that come in parts; one that comes at once it takes, up to 256 KiB."""
+    """Rejects long heads. h11 rejects those that arrive in parts, but accepts one part of up to 256 KiB."""
 
     def __init__(self, app: ASGIApp, most: int) -> None:
         self._app, self._most = app, most
@@ -94,7 +97,7 @@ class _Bounded:
 
 
 class _Authorised:
-    """Lets requests pass that carry the key as a bearer token (RFC 6750)."""
+    """Accepts only requests with the key as a bearer token (RFC 6750)."""
 
     def __init__(self, app: ASGIApp, api_key: str) -> None:
         self._app, self._digest = app, _digest(api_key)
@@ -115,7 +118,7 @@ _UNAUTHORISED = Refused(
 
 
 def _digest(key: str) -> bytes:
-    """Of equal length for all keys, so that the time of a comparison says nothing."""
+    """A digest, of equal length for all keys, so that the time of a comparison reveals nothing."""
     return sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -125,7 +128,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 async def _of_http(request: Request, error: Exception) -> Response:
-    """A path or a method that there is not."""
+    """The response for a path or a method that does not exist."""
     assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
     message = f"{request.method} {request.url.path}: {status.phrase.lower()}"
@@ -133,5 +136,5 @@ async def _of_http(request: Request, error: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    """A mistake in the server; the log has it."""
-    return Refused(500, "the server has failed at this request; its log says how").response()
+    """The response for a bug in the server; the log contains the error."""
+    return Refused(500, "the server failed on this request; the error is in its log").response()

@@ -1,4 +1,4 @@
-"""The body of a request: a JSON object of bounded size, in bounded time; and the end of the client's interest in it."""
+"""The body of a request: a JSON object of bounded size, read in bounded time; and the detection of a disconnect."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ Result = TypeVar("Result")
 
 
 class Disconnected(Exception):
-    """The client is gone: nobody reads an answer."""
+    """The client has disconnected: no one reads the answer."""
 
 
 async def read_object(scope: Scope, receive: Receive, limits: Limits) -> dict[str, Any]:
-    """The JSON object that a request carries.
+    """The JSON object in the body of a request.
 
-    Raises Refused: 415 for another type than application/json (what web pages can send without the server's leave),
-    413 for a long body, 408 for a slow one, 400 for what is no JSON. Raises Disconnected.
+    Raises Refused: 415 for another type than application/json (web pages can send those without the server's
+    permission), 413 for a long body, 408 for a slow one, 400 for a body that is not JSON. Raises Disconnected.
     """
     headers = Headers(scope=scope)
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Refused(415, "the body is not of type application/json")
     if headers.get("content-encoding", "identity") != "identity":
-        raise Refused(415, "the body is encoded; send it as it is")
+        raise Refused(415, "the body is encoded; send it without a content-encoding")
     length = headers.get("content-length", "")
     if length.isdecimal() and (len(length) > 18 or int(length) > limits.body):
         raise _too_long(limits)
@@ -44,7 +44,7 @@ async def read_object(scope: Scope, receive: Receive, limits: Limits) -> dict[st
     try:
         return strict_json(text, finite=True)
     except ValueError as error:
-        raise Refused(400, f"the body is not readable as JSON: {error}", code="invalid_json") from None
+        raise Refused(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
 
 
 async def _read(receive: Receive, limits: Limits) -> bytes:
@@ -61,9 +61,9 @@ async def _read(receive: Receive, limits: Limits) -> bytes:
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of `work`, which is cancelled when the client goes: then it raises Disconnected.
+    """The result of `work`. If the client disconnects, `work` is cancelled, and Disconnected raised.
 
-    The body has to be read.
+    The body must have been read before.
     """
     worker, watcher = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
     try:

@@ -1,4 +1,4 @@
-"""The fields of a request's body. Each is read once, by its type; unread fields are errors."""
+"""The fields of a request's body. Each is read once, with its type; unread fields are errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LARGEST = (1 << 63) - 1  # seed is an int64 in OpenAI's API
 
 
 class Fields:
-    """An object of JSON. null counts as absent. Each method raises Refused, 400, and names the field."""
+    """A JSON object. null counts as absent. Each method raises Refused, 400, and names the field."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._given = {name: value for name, value in given.items() if value is not None}
@@ -22,12 +22,12 @@ class Fields:
         self._known: list[str] = []
 
     def take(self, name: str) -> Any:
-        """A field as it is; None without it."""
+        """The value of a field; None if it is absent."""
         self._known.append(name)
         return self._given.get(name)
 
     def whole(self, name: str, default: int, *, least: int, most: int = LARGEST) -> int:
-        """A whole number within limits."""
+        """An integer from `least` to `most`; `default` if it is absent."""
         value = self.take(name)
         if value is None:
             return default
@@ -37,7 +37,7 @@ class Fields:
         return value
 
     def number(self, name: str, default: float, *, most: float, least: float = 0.0, above: float = -math.inf) -> float:
-        """A number from `least`, and above `above`, to `most`."""
+        """A number from `least` to `most`, and above `above`; `default` if it is absent."""
         value = self.take(name)
         if value is None:
             return default
@@ -47,14 +47,14 @@ class Fields:
         return float(value)
 
     def flag(self, name: str) -> bool:
-        """True or false, which it is by default."""
+        """A boolean; false if it is absent."""
         value = self.take(name)
         if value is not None and type(value) is not bool:
             raise wrong(name, f"`{name}` is {shown(value)}, not true or false")
         return bool(value)
 
     def text(self, name: str) -> str:
-        """A text that has to be there."""
+        """A required text."""
         value = self.take(name)
         if type(value) is not str or not value:
             found = "missing" if value is None else f"{shown(value)}, not a text"
@@ -62,7 +62,7 @@ class Fields:
         return value
 
     def object(self, name: str) -> Fields | None:
-        """An object in the object."""
+        """A nested object; None if it is absent."""
         value = self.take(name)
         if value is None:
             return None
@@ -71,17 +71,17 @@ class Fields:
         return Fields(cast("dict[str, Any]", value))
 
     def unsupported(self, name: str, *neutral: object) -> None:
-        """Refuses a field that would change the answer and is not implemented, but for values that change nothing."""
+        """Rejects a field that is not implemented, except for `neutral` values, which have no effect."""
         value = self.take(name)
         if value is not None and not any(type(value) is type(each) and value == each for each in neutral):
             raise Refused(400, f"`{name}` is not supported", param=name, code="unsupported_parameter")
 
     def ignore(self, names: Sequence[str]) -> None:
-        """Fields that change no answer."""
+        """Accepts fields that have no effect on an answer."""
         self._known += names
 
     def finish(self, within: str = "") -> None:
-        """Refuses fields that nobody has read."""
+        """Rejects unread fields; `within` is the prefix of their names in the message."""
         unknown = [name for name in self._names if name not in self._known]
         if unknown:
             name = f"{within}{short(unknown[0])}"

@@ -1,4 +1,4 @@
-"""The two endpoints that generate: from a body to prompts, from their tokens to an answer, whole or as a stream."""
+"""The two endpoints that generate: from a body to prompts, and from tokens to an answer, complete or streamed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-contr
 
 @dataclass(slots=True, kw_only=True)
 class Service:
-    """What both endpoints use. Of the batch only what any thread may call."""
+    """The parts that both endpoints use. Of the batch, only methods that any thread may call."""
 
     batch: Batch
     tokenizer: Tokenizer
@@ -48,7 +48,7 @@ class Service:
     intake: Intake
     metrics: Metrics
     limits: Limits
-    rendering: asyncio.Semaphore  # chat templates
+    rendering: asyncio.Semaphore  # limits the chat templates that are rendered at a time
     bytes_of: TokenBytes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -56,7 +56,7 @@ class Service:
 
 
 class Generation:
-    """An endpoint, as an ASGI application. `read` takes the body apart, `shape` is the form of the answers."""
+    """An endpoint, as an ASGI application. `read` parses the body, `shape` is the format of the answers."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Generation:
         self._service, self._read, self._shape = service, read, shape
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises Refused as long as no answer has begun."""
+        """Raises Refused if no response has begun."""
         service = self._service
         try:
             service.intake.check()
@@ -108,7 +108,7 @@ class Generation:
     # --- from the body to requests
 
     async def _prompts(self, given: Completion | ChatCompletion) -> list[list[int]]:
-        """Token ids; texts are encoded in other threads. Raises Refused for what cannot be encoded."""
+        """The token ids of each prompt; texts are encoded in other threads. Raises Refused if that fails."""
         if isinstance(given, ChatCompletion):
             return [await self._of_messages(given.messages)]
         return [
@@ -119,7 +119,7 @@ class Generation:
     async def _of_messages(self, messages: Sequence[Message]) -> list[int]:
         service, chat = self._service, self._service.tokenizer.chat
         if chat is None:
-            message = "the bundle has no chat template; /v1/completions takes a text"
+            message = "the bundle has no chat template; use /v1/completions with a text"
             raise Refused(400, message, param="messages", code="BU610")
         async with service.rendering:
             try:
@@ -159,7 +159,7 @@ class Generation:
     # --- from tokens to an answer
 
     def _answers(self, given: Completion | ChatCompletion, prompts: Sequence[list[int]]) -> Iterator[Answer]:
-        """One for each sequence."""
+        """An empty answer for each sequence."""
         service, parameters = self._service, given.parameters
         texts = given.prompts if isinstance(given, Completion) else [""]
         for text, prompt in zip(texts, prompts, strict=True):
@@ -172,7 +172,7 @@ class Generation:
                 yield Answer(stream, parameters.stops, echo, is_empty=parameters.max_tokens == 0)
 
     async def _whole(self, sequences: Sequences, answers: Sequence[Answer], start: float) -> list[Piece]:
-        """All answers, each as one piece."""
+        """All answers, each as one piece. Raises Refused if a sequence fails."""
         pieces: list[list[Piece]] = [[] for _ in answers]
         async for index, update in sequences:
             self._first(answers, start)
@@ -185,7 +185,7 @@ class Generation:
         self, sequences: Sequences, answers: Sequence[Answer], shape: Shape, counted: int, start: float, send: Send,
         *, usage: bool,
     ) -> None:  # fmt: skip
-        """Sends events as text is certain. What fails before the first one is raised, later it is the last event."""
+        """Sends events as text becomes final. An error before the first event is raised; later it is the last event."""
         begun: set[int] = set()
         try:
             async for index, update in sequences:
@@ -217,7 +217,7 @@ class Generation:
 
 
 def endpoints(service: Service) -> dict[str, Generation]:
-    """By path."""
+    """The endpoints by path."""
     return {
         "/v1/completions": Generation(service, completion, CompletionShape),
         "/v1/chat/completions": Generation(service, chat_completion, ChatShape),
@@ -229,6 +229,6 @@ def _tokens(answers: Sequence[Answer]) -> int:
 
 
 async def _send_events(send: Send, *texts: str) -> None:
-    """Server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html), each a line of data."""
+    """Sends events (https://html.spec.whatwg.org/multipage/server-sent-events.html), one line `data` each."""
     body = "".join(f"data: {text}\n\n" for text in texts).encode()
     await send({"type": "http.response.body", "body": body, "more_body": True})

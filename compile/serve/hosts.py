@@ -1,7 +1,7 @@
-"""The names that a server on this machine is called by.
+"""The host names that a server on this machine accepts.
 
-A web page can have the name of its own site lead to 127.0.0.1 (DNS rebinding): a browser then takes the server for the
-site, and lets the page read its answers. The header Host has the name that the browser was given.
+A web page can resolve its own host name to 127.0.0.1 (DNS rebinding): a browser then regards the server as the site,
+and lets the page read its answers. The header Host has the name that the browser used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bringup.compile.serve.refused import Refused
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what is served there."""
+    """Whether only this machine can reach a server at this address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -24,12 +24,12 @@ def is_loopback(host: str) -> bool:
 
 
 def names_of(host: str, allowed: Iterable[str]) -> frozenset[str] | None:
-    """What Host may be besides loopback addresses, where `host` is one; None where the server is open to others."""
+    """The accepted values of Host besides loopback addresses; None, for any, if `host` is not a loopback address."""
     return frozenset(map(_name, ("localhost", host, *allowed))) if is_loopback(host) else None
 
 
 class Named:
-    """Refuses requests whose Host is another name, 421 (RFC 9110, 15.5.20). One without a Host is from no browser."""
+    """Rejects requests whose Host is another name, 421 (RFC 9110, 15.5.20). Browsers always send a Host."""
 
     def __init__(self, app: ASGIApp, names: frozenset[str]) -> None:
         self._app, self._names = app, names
@@ -39,12 +39,12 @@ class Named:
         if all(host in self._names or is_loopback(host) for host in hosts):
             await self._app(scope, receive, send)
             return
-        message = "the header Host names another server; a proxy's name is allowed by --allow-host NAME"
+        message = "the header Host names another server; allow the name of a proxy with --allow-host NAME"
         await Refused(421, message, code="wrong_host").response()(scope, receive, send)
 
 
 def _name(host: str) -> str:
-    """A host without its port, and an IPv6 address without its brackets."""
+    """A host in lower case without its port; an IPv6 address without its brackets."""
     host = host.strip().lower()
     name = (
         host[1:].partition("]")[0] if host.startswith("[") else host if host.count(":") > 1 else host.partition(":")[0]

@@ -1,4 +1,4 @@
-"""The event loop's side of the batch: accepts requests, and delivers their results."""
+"""The event loop's side of the batch: accepts requests and delivers their results."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from bringup.compile.runtime.request import Request
 from bringup.compile.serve.refused import Refused, of_step
 from bringup.compile.serve.worker import Ticket, Update, Worker
 
-LONGEST_RETRY = 60  # seconds
-WEIGHT = 0.1  # of the latest request in the mean of their times
+LONGEST_RETRY = 60  # seconds, in Retry-After
+WEIGHT = 0.1  # of the latest sequence in the moving average of their times
 
 
 class Sequences:
-    """Requests that were accepted together; their updates, by index, as they come. Of one event loop."""
+    """Requests that were accepted together. Iteration yields (index, update) as updates arrive, in one event loop."""
 
     def __init__(self, requests: Sequence[Request], worker: Worker) -> None:
         self._updates: asyncio.Queue[tuple[int, Update]] = asyncio.Queue()
@@ -29,7 +29,7 @@ class Sequences:
         ]
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Update]]:
-        """Until every request has ended. Raises Refused where one fails."""
+        """Ends when every request has ended. Raises Refused if one fails."""
         while self._left:
             index, update = await self._updates.get()
             if index not in self._left:
@@ -37,13 +37,13 @@ class Sequences:
             if update.error:
                 raise of_step(update.error)
             if update.cancelled:
-                raise Refused(503, "the server ends, and has cancelled the request", code="unavailable")
+                raise Refused(503, "the server is shutting down and has cancelled the request", code="unavailable")
             if update.is_last:
                 self._left.discard(index)
             yield index, update
 
     def close(self, index: int) -> None:
-        """Ends a request, of which no more updates are needed."""
+        """Ends a request whose further updates are not needed."""
         if index in self._left:
             self._left.discard(index)
             self._worker.cancel(self.tickets[index])
@@ -51,15 +51,15 @@ class Sequences:
 
 @dataclass(slots=True)
 class Places:
-    """Of a request that is accepted and not handed over yet."""
+    """The places of a request that is accepted but not yet passed to the worker."""
 
     count: int
 
 
 class Intake:
-    """Accepts as many sequences as run and wait at a time, until it drains.
+    """Accepts up to `most` sequences at a time, running and waiting, until it drains.
 
-    The methods are of the event loop's thread, but for `publish`, which the worker calls.
+    Methods must be called in the event loop's thread, except `publish`, which the worker calls.
     """
 
     def __init__(self, most: int = 0) -> None:
@@ -67,38 +67,39 @@ class Intake:
         self._open: set[Ticket] = set()
         self._reserved = 0  # places of requests that are being prepared
         self._loop = asyncio.get_running_loop()
-        self._seconds = 1.0  # that a sequence takes, from when it is handed over to its end
+        self._seconds = 1.0  # average time of a sequence, from when it is passed to the worker to its end
         self._empty = asyncio.Event()
         self.worker: Worker
         self.draining = False
         self.lost = False
 
     def __len__(self) -> int:
-        """Sequences that were accepted and have not ended."""
+        """The number of sequences that were accepted and have not ended."""
         return len(self._open) + self._reserved
 
     def publish(self, updates: list[tuple[Ticket, Update]]) -> None:
-        """Has the loop deliver updates."""
+        """Delivers updates in the event loop; may be called in any thread."""
         if updates and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._deliver, updates)
 
     def check(self, count: int = 1) -> None:
-        """Raises Refused, 503 or 429, where so many more sequences are not accepted now; 400 where they never are."""
+        """Raises Refused, 503 or 429, if `count` more sequences are not accepted now; 400 if they never are."""
         if self.lost:
-            raise Refused(503, "the server ends: its program has failed", code="unavailable")
+            raise Refused(503, "the server is shutting down: its program has failed", code="unavailable")
         if self.draining:
-            raise Refused(503, "the server ends, and takes no more requests", code="draining", headers=_retry(1))
+            message = "the server is shutting down and accepts no more requests"
+            raise Refused(503, message, code="draining", headers=_retry(1))
         if count > self.most:
-            message = f"{count} sequences are more than the server takes at a time, {self.most}"
+            message = f"{count} sequences exceed the {self.most} that the server accepts at a time"
             raise Refused(400, message, param="n", code="invalid_value")
         if len(self) + count > self.most:
             waiting = self._seconds * len(self) / self.most
-            message = f"the server has {len(self)} sequences, and takes {self.most} at a time; try again later"
+            message = f"the server has {len(self)} sequences and accepts {self.most} at a time; try again later"
             raise Refused(429, message, code="queue_full", headers=_retry(waiting))
 
     @contextmanager
     def places(self, count: int) -> Generator[Places]:
-        """Accepts a request of so many sequences: from here on it is answered. Raises Refused as `check` does."""
+        """Accepts a request of `count` sequences and reserves their places. Raises Refused as `check` does."""
         self.check(count)
         places = Places(count)
         self._reserved += count
@@ -110,7 +111,7 @@ class Intake:
 
     @contextmanager
     def sequences(self, requests: Sequence[Request], places: Places) -> Generator[Sequences]:
-        """Has requests run in their places. Those that have not ended with the block are cancelled."""
+        """Runs requests in their places. Those that have not ended when the block ends are cancelled."""
         accepted = Sequences(requests, self.worker)
         self._open.update(accepted.tickets)
         self._reserved -= places.count
@@ -124,13 +125,13 @@ class Intake:
                 self.worker.cancel(ticket)
 
     async def drain(self) -> None:
-        """Accepts no more, and returns once all that were accepted have ended."""
+        """Accepts no more requests; returns when all accepted ones have ended."""
         self.draining = True
         if len(self):
             await self._empty.wait()
 
     def fail(self, error: BaseException | None = None) -> None:
-        """Accepts no more: the worker has ended. With an `error` it is abandoned, and all that it has fails."""
+        """Accepts no more requests: the worker has ended. With an `error`, it is abandoned, and its requests fail."""
         self.lost = True
         if error:
             self._deliver([(ticket, Update(error=error)) for ticket in self._open])
@@ -150,5 +151,5 @@ class Intake:
 
 
 def _retry(seconds: float) -> dict[str, str]:
-    """Seconds until it is worth to try again (RFC 9110, 10.2.3)."""
+    """The header Retry-After: seconds until the next attempt (RFC 9110, 10.2.3)."""
     return {"retry-after": str(min(max(math.ceil(seconds), 1), LONGEST_RETRY))}

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """`queue`: sequences that wait besides those that run. `choices`: answers of a request. `body`, `head_bytes`: bytes
-    of one.
-    `step` seconds until a step of the program counts as one that does not end.
+    """`queue`: sequences that may wait. `choices`: answers per request. `body`, `head_bytes`: sizes in bytes.
+    `connections`: open connections.
 
-    `connections` that are open at a time. Seconds: `head` until the headers of a request are there, `body_seconds`
-    until its body is, `unread` while a client takes nothing of an answer, `idle` of a connection between requests.
+    In seconds: `step`, the longest step of the program; `head` and `body_seconds`, until the headers and the body of a
+    request are received; `unread`, while a client reads nothing of an answer; `idle`, between requests of a connection.
     """
 
     queue: int = 64
@@ -25,9 +24,9 @@ class Limits:
     body_seconds: float = 30.0
     unread: float = 60.0
     idle: float = 75.0
-    characters: int = 32  # of a text for each token that a prompt may have; languages take 1 to 6
+    characters: int = 32  # of a text, per token that a prompt may have; languages need 1 to 6
     stops: int = 4  # as OpenAI's API
     stop_characters: int = 256
-    logprobs: int = 20  # likeliest tokens of each place
+    logprobs: int = 20  # most likely tokens at each position
     biases: int = 1024  # tokens of `logit_bias`
-    templates: int = 2  # chat templates that are rendered at a time, in processes of their own
+    templates: int = 2  # chat templates that are rendered at a time, each in a separate process

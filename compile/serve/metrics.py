@@ -18,7 +18,7 @@ SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
 class Metrics:
-    """Counts of requests and tokens, and figures of the batch, which are read when somebody asks."""
+    """Counts of requests and tokens, and figures of the batch, which are read at each scrape."""
 
     def __init__(self, figures: Callable[[], Figures]) -> None:
         registry = self._registry = CollectorRegistry()
@@ -26,7 +26,7 @@ class Metrics:
             "bringup_requests", "Requests by endpoint and HTTP status.", ["endpoint", "status"], registry=registry
         )
         self.disconnects = Counter(
-            "bringup_disconnects", "Clients that left before their answer was whole.", registry=registry
+            "bringup_disconnects", "Clients that disconnected before their answer was complete.", registry=registry
         )
         self.prompt_tokens = Counter("bringup_prompt_tokens", "Tokens of prompts.", registry=registry)
         self.new_tokens = Counter("bringup_generated_tokens", "Tokens of answers.", registry=registry)
@@ -39,7 +39,7 @@ class Metrics:
         registry.register(_OfBatch(figures))
 
     def text(self) -> tuple[bytes, str]:
-        """What a scrape gets, and its content type."""
+        """The response to a scrape, and its content type."""
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
 
@@ -51,10 +51,10 @@ class _OfBatch(Collector):
         found = self._figures()
         host, device = found.loras
         gauges = {
-            "running_requests": ("Sequences that the batch has.", found.running),
+            "running_requests": ("Sequences in the batch.", found.running),
             "waiting_requests": ("Sequences that wait for the batch.", found.waiting),
             "cache_blocks": ("Blocks of the cache.", found.blocks),
-            "cache_blocks_in_use": ("Blocks that sequences hold.", found.blocks_used),
+            "cache_blocks_in_use": ("Blocks that sequences use.", found.blocks_used),
             "lora_host_bytes": ("Bytes of LoRAs on the host.", host.size),
             "lora_slots": ("Slots for LoRAs on the device.", device.limit),
             "lora_slots_in_use": ("Slots whose LoRA a running request uses.", device.pinned),
@@ -62,11 +62,11 @@ class _OfBatch(Collector):
         counters = {
             "steps": ("Steps of the program.", found.steps),
             "failed_steps": ("Steps that failed.", found.failures),
-            "preemptions": ("Sequences that gave up their blocks for older ones.", found.preemptions),
+            "preemptions": ("Sequences whose blocks were freed for older ones.", found.preemptions),
             "shared_tokens": ("Tokens of prompts that were found in the cache.", found.shared_tokens),
             "lora_slot_hits": ("Requests whose LoRA was in a slot.", device.hits),
-            "lora_slot_misses": ("Requests whose LoRA was not.", device.misses),
-            "lora_slot_evictions": ("LoRAs that left a slot for another one.", device.evictions),
+            "lora_slot_misses": ("Requests whose LoRA was not in a slot.", device.misses),
+            "lora_slot_evictions": ("LoRAs that were replaced in a slot.", device.evictions),
         }
         for name, (help, value) in gauges.items():
             yield GaugeMetricFamily(f"bringup_{name}", help, value)

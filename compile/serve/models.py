@@ -1,4 +1,4 @@
-"""The names that requests select by: the base model's, and those of its LoRAs."""
+"""The accepted values of `model` in a request: the base model's name, and those of its LoRAs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bringup.shown import short
 
 
 class Models:
-    """The base model, and LoRAs, whose names are their task ids. Raises BU047 where two have one name."""
+    """The base model, and LoRAs, whose names are their task ids. Raises BU047 if two have the same name."""
 
     def __init__(self, base: str, loras: Sequence[str]) -> None:
         if base in loras:
@@ -22,7 +22,7 @@ class Models:
         self._created = int(time.time())
 
     def lora(self, name: str) -> str | None:
-        """The task id of a model; None for the base. Raises Refused, 404, for a name that none has."""
+        """The task id of a model; None for the base. Raises Refused, 404, for an unknown name."""
         if name == self.base:
             return None
         if name in self.loras:
@@ -37,7 +37,7 @@ class Models:
         return {"object": "list", "data": [self.entry(name) for name in (self.base, *self.loras)]}
 
     def entry(self, name: str) -> dict[str, Any]:
-        """The body of /v1/models/NAME: of a LoRA, `parent` is its base. Raises as `lora` does."""
+        """The body of /v1/models/NAME; the `parent` of a LoRA is its base. Raises as `lora` does."""
         parent = self.base if self.lora(name) else None
         owner = {"object": "model", "created": self._created, "owned_by": "bringup"}
         return {"id": name, **owner, "root": self.base, "parent": parent}

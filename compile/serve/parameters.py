@@ -1,4 +1,4 @@
-"""What a request asks for: the parameters that both endpoints have, and those of each.
+"""The parameters of a request: those of both endpoints, and those of each.
 
 The names, types and defaults are those of OpenAI's API (https://platform.openai.com/docs/api-reference), and `top_k`.
 """
@@ -18,7 +18,7 @@ from bringup.shown import shown
 
 MOST_TEMPERATURE = 2.0
 MOST_PENALTY, MOST_BIAS = 2.0, 100.0
-MOST_DIGITS = 9  # of the number of a token
+MOST_DIGITS = 9  # of a token id
 IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")
 COMPLETION_TOKENS = 16  # of an answer of /v1/completions, by default
 ROLES = ("system", "developer", "user", "assistant")
@@ -26,10 +26,10 @@ ROLES = ("system", "developer", "user", "assistant")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """Of one request. `count` answers to each prompt, whose seeds follow each other.
+    """The parameters of one request. Each prompt has `count` answers, with consecutive seeds.
 
-    `max_tokens` None is up to the end of the context; 0 is of an echo alone. `usage`: the last part of a stream counts
-    tokens. `logprobs`: how many of the likeliest tokens to list at each place, None for no logprobs at all.
+    `max_tokens` None means up to the end of the context; 0, only an echo. `usage`: the last part of a stream has token
+    counts. `logprobs`: the number of most likely tokens to list at each position; None for no logprobs.
     """
 
     model: str
@@ -51,37 +51,39 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """Prompts as texts, or as token ids."""
+    """A request of /v1/completions: prompts as texts, or as token ids."""
 
     parameters: Parameters
     prompts: list[str | list[int]]
 
     @property
     def count(self) -> int:
-        """Answers, each of which is a sequence."""
+        """The number of answers; each is a sequence."""
         return len(self.prompts) * self.parameters.count
 
 
 @dataclass(frozen=True, slots=True)
 class ChatCompletion:
+    """A request of /v1/chat/completions."""
+
     parameters: Parameters
     messages: list[Message]
 
     @property
     def count(self) -> int:
-        """Answers, each of which is a sequence."""
+        """The number of answers; each is a sequence."""
         return self.parameters.count
 
 
 def completion(body: Mapping[str, Any], limits: Limits) -> Completion:
-    """The body of /v1/completions. Raises Refused."""
+    """Parses the body of /v1/completions. Raises Refused, 400."""
     fields = Fields(body)
     echo = fields.flag("echo")
     max_tokens = fields.whole("max_tokens", COMPLETION_TOKENS, least=0 if echo else 1)
     logprobs = fields.whole("logprobs", -1, least=0, most=limits.logprobs)
     fields.unsupported("suffix", "")
     parameters = replace(_common(fields, max_tokens, None if logprobs < 0 else logprobs, limits), echo=echo)
-    fields.unsupported("best_of", 1, parameters.count)  # of as many as are answered, all are the best
+    fields.unsupported("best_of", 1, parameters.count)  # no effect if all answers are returned
     prompts = _prompts(fields.take("prompt"))
     fields.finish()
     _check_choices(len(prompts), "prompt", parameters, limits)
@@ -89,11 +91,11 @@ def completion(body: Mapping[str, Any], limits: Limits) -> Completion:
 
 
 def chat_completion(body: Mapping[str, Any], limits: Limits) -> ChatCompletion:
-    """The body of /v1/chat/completions. Raises Refused."""
+    """Parses the body of /v1/chat/completions. Raises Refused, 400."""
     fields = Fields(body)
     older, newer = fields.whole("max_tokens", 0, least=1), fields.whole("max_completion_tokens", 0, least=1)
     if older and newer and older != newer:
-        raise wrong("max_tokens", "`max_tokens` and `max_completion_tokens` differ; give one of them")
+        raise wrong("max_tokens", "`max_tokens` and `max_completion_tokens` differ; send one of them")
     for name, *neutral in (
         ("tools", []), ("tool_choice", "none", "auto"),
         ("parallel_tool_calls", True, False), ("functions", []), ("function_call", "none", "auto"),
@@ -104,7 +106,7 @@ def chat_completion(body: Mapping[str, Any], limits: Limits) -> ChatCompletion:
     logprobs = fields.whole("top_logprobs", 0, least=0, most=limits.logprobs)
     is_scored = fields.flag("logprobs")
     if logprobs and not is_scored:
-        raise wrong("top_logprobs", '`top_logprobs` goes with `"logprobs": true`')
+        raise wrong("top_logprobs", '`top_logprobs` requires `"logprobs": true`')
     parameters = _common(fields, older or newer or None, logprobs if is_scored else None, limits)
     messages = _messages(fields.take("messages"))
     fields.finish()
@@ -117,7 +119,7 @@ def _common(fields: Fields, max_tokens: int | None, logprobs: int | None, limits
     count = fields.whole("n", 1, least=1, most=limits.choices)
     stream, options = fields.flag("stream"), fields.object("stream_options")
     if options and not stream:
-        raise wrong("stream_options", '`stream_options` goes with `"stream": true`')
+        raise wrong("stream_options", '`stream_options` requires `"stream": true`')
     usage = bool(options and options.flag("include_usage"))
     if options:
         options.unsupported("include_obfuscation", False)
@@ -127,7 +129,7 @@ def _common(fields: Fields, max_tokens: int | None, logprobs: int | None, limits
         max_tokens=max_tokens,
         temperature=fields.number("temperature", 1.0, most=MOST_TEMPERATURE),
         top_p=fields.number("top_p", 1.0, most=1.0, above=0.0),
-        top_k=max(fields.whole("top_k", 0, least=-1), 0),  # -1 is off too, as vLLM has it
+        top_k=max(fields.whole("top_k", 0, least=-1), 0),  # -1 disables it too, as in vLLM
         seed=fields.whole("seed", secrets.randbelow(LARGEST), least=0),
         count=count,
         stops=_stops(fields.take("stop"), limits),
@@ -141,7 +143,7 @@ def _common(fields: Fields, max_tokens: int | None, logprobs: int | None, limits
 
 
 def _biases(given: Any, limits: Limits) -> dict[int, float]:
-    """By token, which JSON writes as a text."""
+    """The bias of each token id, which is a text in JSON."""
     if given is None:
         return {}
     if type(given) is not dict:
@@ -151,7 +153,7 @@ def _biases(given: Any, limits: Limits) -> dict[int, float]:
         raise wrong("logit_bias", f"`logit_bias` has {len(biases):,} tokens, and the limit is {limits.biases:,}")
     for name, value in biases.items():
         if not (name.isascii() and name.isdecimal() and len(name) <= MOST_DIGITS):
-            raise wrong("logit_bias", f"`logit_bias` has {shown(name)}, which is not the number of a token")
+            raise wrong("logit_bias", f"`logit_bias` has {shown(name)}, which is not a token id")
         if type(value) not in (int, float) or not -MOST_BIAS <= value <= MOST_BIAS:
             limit = f"not a number from -{MOST_BIAS:g} to {MOST_BIAS:g}"
             raise wrong("logit_bias", f"`logit_bias` of token {name} is {shown(value)}, {limit}")
@@ -183,12 +185,12 @@ def _prompts(given: Any) -> list[str | list[int]]:
 
 
 def _listed(given: Any) -> list[Any] | None:
-    """A list that is not empty."""
+    """A nonempty list; None for anything else."""
     return cast("list[Any]", given) if type(given) is list and given else None
 
 
 def _is_prompt(given: Any) -> bool:
-    """A text or token ids, not empty."""
+    """Whether it is a nonempty text or nonempty token ids."""
     if (tokens := _listed(given)) is not None:
         return all(type(token) is int for token in tokens)
     return type(given) is str and bool(given)
@@ -213,7 +215,7 @@ def _message(given: Any, place: str) -> Message:
     fields = Fields(cast("dict[str, Any]", given))
     role = fields.text("role")
     if role not in ROLES:
-        raise wrong(f"{place}.role", f"`{place}.role` is {shown(role)}; it takes {', '.join(ROLES)}")
+        raise wrong(f"{place}.role", f"`{place}.role` is {shown(role)}, not one of {', '.join(ROLES)}")
     content = _content(fields.take("content"), f"{place}.content")
     fields.unsupported("tool_calls", [])
     fields.ignore(("name", "refusal"))
@@ -232,13 +234,13 @@ def _content(given: Any, place: str) -> str:
     for part in parts:
         words = cast("dict[str, Any]", part) if type(part) is dict else {}
         if words.get("type") != "text" or type(words.get("text")) is not str:
-            raise Refused(400, f"`{place}` takes parts of type text only", param=place, code="unsupported_parameter")
+            raise Refused(400, f"`{place}` supports parts of type text only", param=place, code="unsupported_parameter")
         texts.append(words["text"])
     return "".join(texts)
 
 
 def tokens_left(parameters: Parameters, prompt: int, context: int) -> int:
-    """How many tokens an answer may have. Raises Refused where prompt and answer do not fit the context."""
+    """The largest number of tokens of an answer. Raises Refused, 400, if prompt and answer exceed the context."""
     left = context - prompt
     if parameters.max_tokens is None:
         return max(left, 1)
@@ -246,4 +248,4 @@ def tokens_left(parameters: Parameters, prompt: int, context: int) -> int:
         message = f"the prompt has {prompt:,} tokens and `max_tokens` is {parameters.max_tokens:,}: "
         message += f"together they exceed the context of {context:,}"
         raise Refused(400, message, param="max_tokens", code="context_length_exceeded")
-    return max(parameters.max_tokens, 1)  # a token that no answer has gives the logits of a prompt
+    return max(parameters.max_tokens, 1)  # computing one token, even if unused, gives the logits of the prompt

@@ -1,8 +1,8 @@
-"""HTTP/1.1 by uvicorn and h11, with limits to the time that a client may take to send what nobody waits for.
+"""HTTP/1.1 with uvicorn and h11, with limits on the time that a client may take to send headers and bodies.
 
-uvicorn ends connections that say nothing between requests; one that sends a byte now and then it would hold for good.
-What is left of a body once its request is answered is read, and dropped: a client that is still sending would not see
-its answer where the connection was closed.
+uvicorn closes idle connections between requests, but would keep one open that sends a byte now and then. If a request
+is answered before its body is complete, the rest of the body is read and discarded: a client that is still sending
+would not receive the answer if the connection were closed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bringup.compile.serve.refused import Refused
 
 
 class Protocol(H11Protocol):
-    """A connection. `seconds` is the limit for a head, and for the rest of a body behind its answer."""
+    """A connection. `seconds` is the limit for a head, and for the rest of a body after its answer."""
 
     seconds: ClassVar[float]
     _deadline: asyncio.TimerHandle | None = None
@@ -40,9 +40,9 @@ class Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """The answer to what is no HTTP, in the form of all errors."""
+        """The response to invalid HTTP, in the format of all errors."""
         self._disarm()
-        body = Refused(400, "the request is no valid HTTP, or its headers are too long").encoded()
+        body = Refused(400, "the request is not valid HTTP, or its headers are too long").encoded()
         headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             response = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
@@ -51,7 +51,7 @@ class Protocol(H11Protocol):
         self.transport.close()
 
     def _watch(self) -> None:
-        """The time runs while a head is not whole, or an answered body."""
+        """Runs the deadline while a head, or the body of an answered request, is incomplete."""
         if self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE:
             self._arm()
         else:

@@ -1,4 +1,4 @@
-"""Answers that are errors, in the form of OpenAI's API.
+"""Error responses, in the format of OpenAI's API.
 
 https://platform.openai.com/docs/guides/error-codes
 """
@@ -14,14 +14,14 @@ from starlette.responses import Response
 from bringup.diagnostics import BringupError
 
 TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
-CONTEXT = "context_length_exceeded"  # OpenAI's word for BU016, which clients know
+CONTEXT = "context_length_exceeded"  # OpenAI's code for BU016, which clients recognise
 UNANSWERED = 500
 
 
 class Refused(Exception):
-    """A request that is answered with an error: its HTTP status, a message, and the field of the body that is wrong.
+    """An error response: its HTTP status, a message, and `param`, the wrong field of the body.
 
-    `code` is a word for programs: OpenAI's where there is one, else the code of a page (`bringup explain`).
+    `code` is for programs: OpenAI's code if there is one, otherwise that of a page of `bringup explain`.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Refused(Exception):
         return json.dumps(self.body()).encode()
 
     def response(self) -> Response:
-        """The answer."""
+        """The HTTP response."""
         return Response(self.encoded(), self.status, self.headers, "application/json")
 
 
@@ -58,13 +58,13 @@ def wrong(param: str, message: str) -> Refused:
 
 
 def of_request(error: BringupError, param: str | None = None) -> Refused:
-    """400, for what a tokenizer, a chat template or the batch refuses."""
+    """400, for an error of a tokenizer, a chat template or the batch."""
     finding = error.findings[0]
     return Refused(400, finding.message, param=param, code=CONTEXT if finding.code == "BU016" else finding.code)
 
 
 def of_step(error: BaseException) -> Refused:
-    """500, for a step that failed. What it says stays in the log, except where it is a diagnostic."""
+    """500, for a step that failed. The error is only in the log, unless it is a diagnostic."""
     if isinstance(error, BringupError):
         finding = error.findings[0]
         return Refused(500, f"the request failed: {finding.message}", code=finding.code)

@@ -1,4 +1,4 @@
-"""The server's life: it binds, loads, serves, drains on a signal, and ends."""
+"""The server: binds an address, loads the bundle, serves, drains on a signal, and ends."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGTE
 
 
 def open_served(bundle: str | PathLike[str], executor: str | None, loras: Mapping[str, str]) -> Batch:
-    """A bundle with LoRAs under their names. They stay in the host's cache, whatever is used. Raises what `load_batch`,
-    `read_lora` and `Loras.add` raise."""
+    """Opens a bundle with LoRAs by name. They are never evicted from the host's cache. Raises as `load_batch`,
+    `read_lora` and `Loras.add` do.
+    """
     batch = load_batch(bundle, executor, lora_bytes=sys.maxsize)
     for name, path in loras.items():
         batch.loras.hold(name, batch.read_lora(path))
@@ -52,20 +53,20 @@ def tokenizer_of(batch: Batch) -> Tokenizer:
 
 
 def check_key(api_key: str | None) -> None:
-    """Raises BU048 for a key that no client could send."""
+    """Raises BU048 for a key that no client can send in a header."""
     if api_key is not None and not (api_key.isascii() and api_key.isprintable() and api_key.strip() == api_key != ""):
-        help = "leave --api-key and BRINGUP_API_KEY out to serve without a key"
-        raise fail("BU048", "the API key is empty, or has characters that no HTTP header takes", help=help)
+        help = "omit --api-key and BRINGUP_API_KEY to serve without a key"
+        raise fail("BU048", "the API key is empty, or has characters that an HTTP header cannot have", help=help)
 
 
 def bound(host: str, port: int, limits: Limits) -> socket.socket:
-    """A socket at an address, which does not listen yet. Raises BU917."""
+    """A socket bound to an address, not yet listening. Raises BU917 if that fails."""
     with _address(host, port):
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         opened = socket.socket(family, kind, protocol)
         try:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections of it end where nobody reads what is sent
+            if hasattr(socket, "TCP_USER_TIMEOUT"):  # closes connections whose client does not read
                 opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limits.unread * 1000))
             opened.bind(address)
         except OSError:
@@ -80,7 +81,7 @@ def _address(host: str, port: int) -> Generator[None]:
         yield
     except OSError as error:
         why = (error.strerror or str(error)).lower()
-        help = "give another --host or --port; --port 0 takes a free one"
+        help = "choose another --host or --port; --port 0 selects a free one"
         raise fail("BU917", f"cannot serve at {host}:{port}: {why}", help=help) from None
 
 
@@ -96,12 +97,12 @@ def serve(
     ready: Callable[[str, Models], None],
     allowed_hosts: Sequence[str] = (),
 ) -> None:
-    """Serves until a signal; `ready` hears the URL once requests are accepted.
+    """Serves until a signal; `ready(url, models)` is called when requests are accepted.
 
-    After the first signal, requests that were accepted run to their end, and others are refused; a second one ends the
-    server at once, and raises Stopped. Raises BU047, BU048 and BU917 before anything is loaded; BU014 and what
-    `opening` raises; BU630 where the program fails again and again; BU631 where a step does not end: the process then
-    ends without it. `allowed_hosts` are further names of a server that only this machine reaches.
+    After the first signal, accepted requests run to their end and others are rejected; a second signal ends the server
+    at once and raises Stopped. Raises BU047, BU048 and BU917 before anything is loaded; BU014, and the errors of
+    `opening`; BU630 if the program fails repeatedly; BU631 if a step does not end: the process then exits without it.
+    `allowed_hosts` are additional host names of a server that only this machine can reach.
     """
     models = Models(model, list(loras))
     check_key(api_key)
@@ -111,7 +112,7 @@ def serve(
 
 
 class Server(uvicorn.Server):
-    """uvicorn's, with limits, and without its own handling of signals."""
+    """uvicorn's server with limits, and without its own signal handlers."""
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
         config = uvicorn.Config(
@@ -173,7 +174,7 @@ class _Life:
 
     @contextmanager
     def _signals(self) -> Generator[None]:
-        """Signals in this block have the server drain; those that the parent had ignored stay ignored."""
+        """Signals in this block drain the server; those that the parent process ignored stay ignored."""
         before = {each: signal.getsignal(each) for each in SIGNALS}
         taken = [each for each, handler in before.items() if handler is not signal.SIG_IGN]
         for each in taken:
@@ -198,23 +199,23 @@ class _Life:
         self._server.should_exit = True
 
     async def _watch(self, worker: Worker) -> None:
-        """Gives up on a step that takes too long: nothing can end a thread."""
+        """Abandons the worker if a step takes too long: a thread cannot be ended."""
         limit = self._limits.step
         while worker.step_seconds <= limit:
             await asyncio.sleep(min(limit / 4, 1.0))
         message = f"a step of the program has taken over {limit:g} s, and the server ends"
-        error = fail("BU631", message, help="`--step-seconds N` gives steps more time")
+        error = fail("BU631", message, help="`--step-seconds N` allows longer steps")
         atexit.register(_end)
         worker.abandon(error)
         self._intake.fail(error)
 
     def _lost(self) -> None:
-        """The worker has ended, and the server does."""
+        """The worker has ended, so the server ends."""
         self._intake.fail()
         self._server.should_exit = True
 
 
 def _end() -> None:
-    """Ends the process, which would wait for the threads of a step at its end."""
+    """Exits without waiting for the threads of a step."""
     sys.stdout.flush()
     os._exit(1)

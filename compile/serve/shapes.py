@@ -1,4 +1,4 @@
-"""Answers in the form of OpenAI's API: whole ones, and the parts of a stream.
+"""Answers in the format of OpenAI's API: complete ones, and the parts of a stream.
 
 https://platform.openai.com/docs/api-reference/completions/object and …/chat/object, …/chat-streaming
 """
@@ -13,14 +13,14 @@ from typing import Any
 
 from bringup.compile.serve.answer import Ending, Piece, Scored
 
-LEAST_LOGPROB = -9999.0  # of OpenAI's API, for tokens that are as good as impossible; JSON has no infinity
+LEAST_LOGPROB = -9999.0  # OpenAI's value for tokens with a probability near 0; JSON has no infinity
 
 
 class Shape(ABC):
-    """Of the answers to one request: what they share is decided once.
+    """The format of the answers to one request.
 
-    `bytes_of` gives those of a token. With `scored` choices have logprobs; with `counted` all parts of a stream have a
-    usage, which is null but for the last.
+    `bytes_of` returns the bytes of a token. With `scored`, choices have logprobs; with `counted`, all parts of a stream
+    have a usage, which is null except in the last.
     """
 
     prefix, whole, part = "", "", ""
@@ -32,25 +32,25 @@ class Shape(ABC):
     def answer(
         self, pieces: Sequence[Piece], endings: Sequence[Ending | None], usage: dict[str, int]
     ) -> dict[str, Any]:
-        """The body of an answer that is not streamed."""
+        """The body of a response that is not streamed."""
         choices = [self.choice(*each) for each in zip(range(len(pieces)), pieces, endings, strict=True)]
         return self._outer(self.whole, choices) | {"usage": usage}
 
     def event(self, index: int, piece: Piece, ending: Ending | None) -> dict[str, Any]:
-        """A part of a stream: more of a choice, or its end."""
+        """A part of a stream: further text of a choice, or its end."""
         return self._part([self.delta(index, piece, ending)])
 
     def last(self, usage: dict[str, int]) -> dict[str, Any]:
-        """The part of a stream that counts tokens."""
+        """The part of a stream with the token counts."""
         return self._part([]) | {"usage": usage}
 
     def begin(self, index: int) -> list[dict[str, Any]]:
-        """Parts that come before the text of a choice."""
+        """The parts before the text of a choice."""
         return []
 
     @abstractmethod
     def choice(self, index: int, piece: Piece, ending: Ending | None) -> dict[str, Any]:
-        """A whole choice."""
+        """A complete choice."""
         ...
 
     @abstractmethod
@@ -66,7 +66,7 @@ class Shape(ABC):
     def _logprobs(self, tokens: Sequence[Scored]) -> dict[str, Any]: ...
 
     def _text(self, token: int) -> str:
-        """A token whose bytes are a part of a character has U+FFFD."""
+        """The text of a token; U+FFFD if its bytes are a part of a character."""
         return self._bytes_of(token).decode("utf-8", "replace")
 
     def _part(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
@@ -77,6 +77,8 @@ class Shape(ABC):
 
 
 class CompletionShape(Shape):
+    """The format of /v1/completions."""
+
     prefix, whole, part = "cmpl", "text_completion", "text_completion"
 
     def choice(self, index: int, piece: Piece, ending: Ending | None) -> dict[str, Any]:
@@ -87,7 +89,7 @@ class CompletionShape(Shape):
         return self.choice(index, piece, ending) | ({} if piece.tokens else {"logprobs": None})
 
     def _logprobs(self, tokens: Sequence[Scored]) -> dict[str, Any]:
-        """The token itself is among the likeliest too, as in OpenAI's API, so there may be one more of these."""
+        """`top_logprobs` includes the token itself, as in OpenAI's API, so it may have one entry more."""
         return {
             "tokens": [self._text(each.token) for each in tokens],
             "token_logprobs": [each.score and _number(each.score.logprob) for each in tokens],
@@ -98,13 +100,15 @@ class CompletionShape(Shape):
     def _likeliest(self, scored: Scored) -> dict[str, float] | None:
         if scored.score is None:
             return None
-        found: dict[str, float] = {}  # of two with one text, the first
+        found: dict[str, float] = {}  # of two tokens with the same text, the first
         for token, logprob in (*scored.score.top, (scored.token, scored.score.logprob)):
             found.setdefault(self._text(token), _number(logprob))
         return found
 
 
 class ChatShape(Shape):
+    """The format of /v1/chat/completions."""
+
     prefix, whole, part = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def choice(self, index: int, piece: Piece, ending: Ending | None) -> dict[str, Any]:
@@ -141,5 +145,5 @@ def _number(logprob: float) -> float:
 
 
 def usage_of(prompt: int, completion: int) -> dict[str, int]:
-    """Tokens of the prompts, each counted once, and of all answers."""
+    """The token counts: of the prompts, each counted once, and of all answers."""
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}

@@ -19,8 +19,8 @@ from bringup.compile.runtime.request import Event, Reason, Request
 from bringup.compile.runtime.scores import Score
 from bringup.diagnostics import BringupError, fail
 
-MOST_FAILURES = 3  # steps in a row that may fail; a device that is lost fails every one
-# What steps raise where the program, the device or the memory is at fault. All else is a mistake in bringup: it ends
+MOST_FAILURES = 3  # consecutive failed steps that end the server; on a lost device every step fails
+# The exceptions of a step that the program, the device or lack of memory cause. Any other is a bug of bringup and ends
 # the thread, and with it the server.
 FAULTS = (BringupError, RuntimeError, MemoryError, OSError, ValueError, ArithmeticError, LookupError)
 
@@ -29,9 +29,10 @@ log = logging.getLogger("bringup.serve")
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A request on its way through the batch. `number` is the batch's, once it has it; the thread alone reads it.
+    """A request and its receiver of updates; see `Worker`.
 
-    `receive` takes its updates; see `Worker`.
+    `number` is its id in the batch, None before it is added; only the worker's thread reads it. `since`: when it was
+    created, in seconds of `time.monotonic`.
     """
 
     request: Request
@@ -41,10 +42,10 @@ class Ticket:
 
 
 class Update(NamedTuple):
-    """What became of a request: a new token, or its end, or both.
+    """A new token of a request, or its end, or both.
 
-    `reason`, `score` and `prompt` (the scores of its tokens) as in `runtime.request.Event`. `error` is why it failed;
-    `cancelled`: it was ended by `cancel`.
+    `reason`, `score` and `prompt` (the scores of its tokens) are those of `runtime.request.Event`. `error`: the request
+    failed with it; `cancelled`: `cancel` ended it.
     """
 
     token: int | None = None
@@ -56,11 +57,12 @@ class Update(NamedTuple):
 
     @property
     def is_last(self) -> bool:
+        """Whether no update of the request follows."""
         return bool(self.reason or self.error or self.cancelled)
 
 
 class Figures(NamedTuple):
-    """Of the batch after the latest step. Requests that run, and wait; blocks in use; counts since the start."""
+    """Figures of the batch after the latest step: running and waiting requests, blocks, counts since the start."""
 
     running: int
     waiting: int
@@ -74,11 +76,11 @@ class Figures(NamedTuple):
 
 
 class Worker:
-    """A thread that runs requests. Any thread may `add` and `cancel`, and read `figures`.
+    """A thread that runs requests. Any thread may call `add` and `cancel`, and read `figures`.
 
-    `publish` is called in the thread with the updates of one step. Every ticket gets exactly one update that is its
-    last, also where the thread ends: then `ended` is done, with what ended it as its exception. The batch is opened in
-    the thread, since what drives a device may belong to a thread.
+    `publish` is called in the thread with the updates of one step. Every ticket gets exactly one last update, also if
+    the thread ends; then `ended` is done, with the error, if any, as its exception. The batch is opened in the thread,
+    because the context of a device driver may belong to a thread.
     """
 
     def __init__(self, opening: Callable[[], Batch], publish: Callable[[list[tuple[Ticket, Update]]], None]) -> None:
@@ -87,7 +89,7 @@ class Worker:
         self._waiting: deque[Ticket] = deque()
         self._running: dict[int, Ticket] = {}
         self._stopped = False
-        self._last: Update | None = None  # what tickets get once the thread has ended
+        self._last: Update | None = None  # the update of all tickets that are added after the thread has ended
         self._closing = Lock()
         self._steps = self._failures = self._failures_in_a_row = 0
         self._thread = Thread(target=self._run, name="batch", daemon=True)
@@ -97,19 +99,20 @@ class Worker:
         self.figures: Figures
 
     def start(self) -> Batch:
-        """Starts the thread, and gives the batch once it is open: for what any thread may call. Raises what opening
-        raises."""
+        """Starts the thread; returns the batch when it is open, for methods that any thread may call. Raises the
+        errors of `opening`.
+        """
         self._thread.start()
         return self._opened.result()
 
     @property
     def step_seconds(self) -> float:
-        """How long the step that is under way has taken; 0 between steps."""
+        """The duration of the current step so far, in seconds; 0 between steps."""
         began = self._step_began
         return 0.0 if began is None else time.monotonic() - began
 
     def add(self, ticket: Ticket) -> None:
-        """Has a request run when there is room."""
+        """Queues a request, which runs when the batch has room."""
         with self._closing:
             last = self._last
             if last is None:
@@ -118,17 +121,17 @@ class Worker:
             self._publish([(ticket, last)])
 
     def cancel(self, ticket: Ticket) -> None:
-        """Ends a request, and frees its blocks; one that has ended stays as it is."""
+        """Ends a request and frees its blocks; no effect if it has ended."""
         self._commands.put(lambda: self._cancel(ticket))
 
     def stop(self) -> None:
-        """Ends the thread after the step that it is in. Requests that are not finished are cancelled."""
+        """Ends the thread after its current step. Unfinished requests are cancelled."""
         self._commands.put(self._stop)
         if not self.ended.done():
             self._thread.join()
 
     def abandon(self, error: BaseException) -> None:
-        """Leaves the thread in a step that does not end. It ends with the process; no ticket hears of it any more."""
+        """Abandons the thread in a step that does not end. It ends with the process; tickets get no more updates."""
         with self._closing:
             self._last = Update(error=error)
             if not self.ended.done():
@@ -168,7 +171,7 @@ class Worker:
         self._end(Update(cancelled=True))
 
     def _obey(self) -> bool:
-        """Carries out commands, and waits for one where nothing is left to do. False once the thread is to end."""
+        """Executes commands; waits for one if there are no requests. Returns False when the thread must end."""
         while not self._stopped:
             try:
                 command = self._commands.get(block=not (self._batch or self._waiting))
@@ -178,7 +181,7 @@ class Worker:
         return False
 
     def _fill(self) -> None:
-        """Hands requests to the batch, as many as it runs at a time. Those that wait here are not lost with a step."""
+        """Adds requests to the batch, as many as it runs at a time. Those that wait here survive a failed step."""
         while self._waiting and len(self._running) < self._most:
             ticket = self._waiting.popleft()
             try:
@@ -212,7 +215,7 @@ class Worker:
         self._report(updates)
 
     def _fail(self, numbers: Iterable[int], error: BaseException) -> None:
-        """Ends requests that cannot go on; the others are computed again from the tokens that they have."""
+        """Ends requests that failed; the others are recomputed from their tokens."""
         self._failures += 1
         log.error("a step failed", exc_info=error)
         failed = [self._running.pop(number) for number in numbers]
@@ -236,7 +239,7 @@ class Worker:
         self._stopped = True
 
     def _end(self, last: Update) -> None:
-        """Gives every ticket its last update."""
+        """Publishes the last update of every ticket."""
         with self._closing:
             self._last = last
             while not self._commands.empty():
@@ -247,7 +250,7 @@ class Worker:
         self._publish([(ticket, last) for ticket in left])
 
     def _report(self, updates: list[tuple[Ticket, Update]]) -> None:
-        """Publishes updates, and before them the figures: whoever has an answer finds its blocks free."""
+        """Updates the figures, then publishes updates: a client with a complete answer finds its blocks free."""
         self._count()
         self._publish(updates)
 
@@ -272,7 +275,7 @@ def _update(event: Event) -> Update:
 
 def _broken(error: BaseException) -> BringupError:
     message = f"the last {MOST_FAILURES} steps failed, and the server ends: {_words(error)}"
-    return fail("BU630", message, help="`bringup verify` runs the bundle apart from the server")
+    return fail("BU630", message, help="run the bundle without the server: `bringup verify`")
 
 
 def _words(error: Any) -> str:

@@ -10,34 +10,39 @@ from typing import TypedDict
 from bringup.compile.text.limited_process import LimitExceeded, confined
 from bringup.diagnostics import fail
 
-SECONDS, MEGABYTES = 0.6, 160  # a published template takes 0.07 s, most of it Python's own start
+SECONDS, MEGABYTES = 0.6, 160  # a published template needs 0.07 s, most of it the start of Python
 
 
 class Message(TypedDict):
+    """One message of a conversation."""
+
     role: str  # "system", "user" or "assistant"
     content: str
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A jinja2 template, and the tokens that it may name (`bos_token`, `eos_token`, …)."""
+    """A jinja2 template, and the tokens that it may refer to (`bos_token`, `eos_token`, …)."""
 
     template: str
     named: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def render(self, messages: Sequence[Message]) -> str:
-        """The text up to where the model's answer begins. Raises BU611, BU612, BU922."""
+        """The text up to the beginning of the model's answer.
+
+        Raises BU611 for an error of the template, BU612 if it exceeds its limits, BU922 without jinja2.
+        """
         given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
         request = json.dumps({"template": self.template, "variables": {**self.named, **given}}).encode()
         try:
             answer = json.loads(confined("chat_render.py", request, seconds=SECONDS, megabytes=MEGABYTES))
         except LimitExceeded as error:
-            help = "use a template that the model's makers published: no real one comes near"
+            help = "use a template that the model's authors published: they stay far below this limit"
             raise fail("BU612", f"the chat template {error}", help=help) from None
         if "missing" in answer:
             help = "run: pip install 'bringup[compile]'"
             raise fail("BU922", f"the package `{answer['missing']}` is not installed", help=help)
         if "error" in answer:
-            help = "the template may forbid such a conversation (a system message, say); `--prompt` needs no template"
-            raise fail("BU611", f"the chat template refuses the conversation: {answer['error']}", help=help)
+            help = "the template may not support a part of it, such as a system message; `--prompt` needs no template"
+            raise fail("BU611", f"the chat template rejects the conversation: {answer['error']}", help=help)
         return answer["text"]

@@ -1,4 +1,4 @@
-"""Renders a chat template: a script that runs in a jail, with JSON on stdin and stdout.
+"""Renders a chat template: a script that runs in a limited process, with JSON on stdin and stdout.
 
 The environment is that of transformers' `apply_chat_template` (`utils/chat_template_utils.py`), whose names, filters
 and tags published templates use.
@@ -14,7 +14,7 @@ MOST = 4 << 20  # characters of a result: a million tokens
 
 
 def render(template: str, variables: dict[str, Any]) -> str:
-    """The text of a template. Raises what jinja2, or an operation in the template, raises."""
+    """The text of a template. Raises the errors of jinja2, and those of operations in the template."""
     from datetime import datetime
 
     from jinja2 import TemplateError, nodes
@@ -23,7 +23,7 @@ def render(template: str, variables: dict[str, Any]) -> str:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """`{% generation %}` marks what the model says, for training; the text is the same."""
+        """`{% generation %}` marks the model's answers, for training; it does not change the text."""
 
         tags = {"generation"}  # noqa: RUF012  jinja2's own declaration
 
@@ -53,15 +53,16 @@ def render(template: str, variables: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    """Reads the request, renders the template, writes the answer."""
     request = json.load(sys.stdin)
     try:
         text = render(request["template"], request["variables"])
-        answer = {"text": text} if len(text) <= MOST else {"error": f"it gives {len(text):,} characters"}
+        answer = {"text": text} if len(text) <= MOST else {"error": f"its text has {len(text):,} characters"}
     except ImportError as error:
         answer = {"missing": error.name}
     except MemoryError:
         sys.exit(3)
-    except Exception as error:  # whatever an operation in a template raises is the template's fault, and told as such
+    except Exception as error:  # any error of an operation in a template is reported as an error of the template
         kind = "" if type(error).__name__ == "TemplateError" else f"{type(error).__name__}: "
         answer = {"error": f"{kind}{str(error)[:500]}"}
     json.dump(answer, sys.stdout)

@@ -1,4 +1,4 @@
-"""A byte-level BPE (`tokenizer.ggml.model` = gpt2): merges in their order, over bytes written as printable letters."""
+"""A byte-level BPE (`tokenizer.ggml.model` = gpt2): ordered merges of bytes, which are written as printable letters."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from bringup.diagnostics import did_you_mean
 
 
 def byte_level(vocab: Vocab) -> dict[str, Any]:
-    """Normalizer, pre-tokenizer, model and decoder. Raises BU231, BU232."""
+    """Normalizer, pre-tokenizer, model and decoder of a tokenizer.json. Raises BU231 for an invalid vocabulary, BU232
+    for an unknown pre-tokenizer.
+    """
     name = vocab.meta.scalar("tokenizer.ggml.pre")
     pre = PRE.get(name) if isinstance(name, str) else None
     if pre is None:
         message = f"pre-tokenizer `{name[:40]}`" if isinstance(name, str) else "no name of a pre-tokenizer"
         guess = did_you_mean(str(name)[:40], PRE) or f"known: {', '.join(PRE)}"
-        raise unsupported(vocab.meta, f"{message}, whose regexes bringup does not have; {guess}")
+        raise unsupported(vocab.meta, f"{message}, whose regular expressions bringup does not have; {guess}")
     ids = vocab.ids()
     merges = [merge.split(" ") for merge in strings(vocab.meta, "merges")]
     if not all(len(pair) == 2 and pair[0] + pair[1] in ids for pair in merges):
-        raise broken(vocab.meta, "has a merge that does not make a token of two")
+        raise broken(vocab.meta, "has a merge whose result is not a token")
     byte = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     return {
         "normalizer": None,

@@ -1,7 +1,8 @@
-"""SentencePiece models in GGUF: pieces with scores, a space written as U+2581, other characters byte by byte.
+"""SentencePiece models in GGUF: pieces with scores. A space is written as U+2581, unknown characters as bytes.
 
-`llama` merges the neighbours whose joint piece has the best score (SentencePiece's `bpe_model.cc`); as a BPE, that is
-the list of all ways to make a piece of two, best piece first. `t5` is a unigram model: the best sum of scores.
+`llama` merges the adjacent pair whose merged piece has the highest score (SentencePiece's `bpe_model.cc`). As a BPE,
+that is the list of all pairs that form a piece, highest score first. `t5` is a unigram model: it maximises the sum of
+scores.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from bringup.compile.text.gguf_vocab import BYTE, NORMAL, Vocab, broken, numbers
 
 SPACE = "\u2581"
-MOST_SPLITS = 1 << 22  # places to cut a piece in two; a vocabulary of 262,144 has under 2 million
+MOST_SPLITS = 1 << 22  # ways to split a piece in two; a vocabulary of 262,144 has under 2 million
 
 
 def scored_merges(vocab: Vocab) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def scored_merges(vocab: Vocab) -> dict[str, Any]:
 
 
 def _merges(vocab: Vocab) -> list[tuple[str, str]]:
-    """Every pair of pieces that makes a piece: by score, then id, then the shorter left half first."""
+    """Every pair of pieces that forms a piece: by score, then by id, then with the shorter left half first."""
     scores = vocab.scores()
     pieces = {token for token, kind in zip(vocab.tokens, vocab.types, strict=True) if kind == NORMAL}
     ranked = sorted(
@@ -55,14 +56,14 @@ def unigram(vocab: Vocab) -> dict[str, Any]:
         normalizers.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
         normalizers.append({"type": "Strip", "strip_left": True, "strip_right": True})
     if vocab.unknown_token() is None:
-        raise broken(meta, "has no token for what is unknown")
+        raise broken(meta, "has no unknown token")
     scored = list(zip(vocab.ids(), vocab.scores(), strict=True))
     model = {"type": "Unigram", "unk_id": vocab.unknown, "vocab": scored, "byte_fallback": BYTE in vocab.types}
     return _whole(vocab, normalizers, model)
 
 
 def _whole(vocab: Vocab, normalizers: list[dict[str, Any]], model: dict[str, Any]) -> dict[str, Any]:
-    """A tokenizer that cuts no words: a text is one, with its spaces written as U+2581, and one put before it."""
+    """A tokenizer without a pre-tokenizer: the text is one word, with a leading U+2581 and spaces as U+2581."""
     prefix = vocab.meta.scalar("tokenizer.ggml.add_space_prefix", True) is not False
     begin = [{"type": "Prepend", "prepend": SPACE}] if prefix else []
     escape = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}

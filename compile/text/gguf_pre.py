@@ -1,8 +1,9 @@
-"""How byte-level tokenizers cut a text into words before merging: the names that stand under `tokenizer.ggml.pre`.
+"""The pre-tokenizers of byte-level tokenizers, which split a text into words: the values of `tokenizer.ggml.pre`.
 
-A name stands for regexes that are applied one after another, each to what the one before left; names and their
-flags are llama.cpp's (`llama-vocab.cpp`), the regexes those of the models' published tokenizer.json files. Not here,
-and so refused: names whose rules are code and no regex (`kimi-k2`, `afmoe`), and models that bringup has no graph near.
+A name selects regular expressions, which are applied one after another, each to the parts that the one before it did
+not match. Names and flags are llama.cpp's (`llama-vocab.cpp`); the expressions are those of the models' published
+tokenizer.json files. Names whose rules are code (`kimi-k2`, `afmoe`), or whose models bringup has no graph for, are not
+supported.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _CJK, _KANA = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", "[\u4e00-\u9fa5\u304
 
 @dataclass(frozen=True, slots=True)
 class Pre:
-    """A pre-tokenizer: its regexes; whether a word that is a token is taken whole; whether texts begin with BOS."""
+    """A pre-tokenizer: its regular expressions; whether words that are tokens are not merged; whether BOS is added."""
 
     regexes: tuple[str, ...]
     ignore_merges: bool = False

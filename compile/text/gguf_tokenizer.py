@@ -1,7 +1,7 @@
-"""The tokenizer in a GGUF file, as the tokenizer.json that means the same.
+"""The tokenizer of a GGUF file, converted to an equivalent tokenizer.json.
 
-Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#tokenizer; what holds where a key is left out:
-llama.cpp, `llama-vocab.cpp`. tokenizer.json: https://github.com/huggingface/tokenizers (serde of `TokenizerImpl`).
+Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#tokenizer. Defaults of missing keys: llama.cpp,
+`llama-vocab.cpp`. tokenizer.json: https://github.com/huggingface/tokenizers (serde of `TokenizerImpl`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ EOS = ("eot_token_id", "eom_token_id")  # end of turn, of message
 
 
 def tokenizer_json(vocab: Vocab) -> dict[str, Any]:
-    """The words of a tokenizer.json. Raises BU221, BU231, BU232."""
+    """The contents of a tokenizer.json. Raises BU221 for metadata of another type, BU231 for an invalid vocabulary,
+    BU232 for a tokenizer that is not supported.
+    """
     meta = vocab.meta
     model = meta.scalar("tokenizer.ggml.model")
     if model not in KINDS:
         message = f"`{model[:40]}`" if isinstance(model, str) else "no name"
-        raise unsupported(meta, f"a tokenizer of model {message}; {', '.join(f'`{kind}`' for kind in KINDS)} are built")
+        known = ", ".join(f"`{kind}`" for kind in KINDS)
+        raise unsupported(meta, f"a tokenizer of model {message}; {known} are supported")
     parts = KINDS[model](vocab)
     return {
         "version": "1.0",
@@ -41,7 +44,7 @@ def eos_ids(vocab: Vocab) -> frozenset[int]:
 
 
 def _ends(vocab: Vocab) -> dict[str, Any] | None:
-    """A post-processor that puts the tokens around a text that the file asks for."""
+    """A post-processor that adds the tokens which the file requires around a text; None if there are none."""
     text, special = {"Sequence": {"id": "A", "type_id": 0}}, dict[str, Any]()
     ends: list[list[dict[str, Any]]] = [[], []]
     for around, is_added, number, what in zip(

@@ -1,4 +1,4 @@
-"""The vocabulary of a GGUF file: tokens, their types and scores, and the ids of those with a meaning."""
+"""The vocabulary of a GGUF file: tokens, their types and scores, and the ids of special tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bringup.compile.text.gguf_pre import PRE
 from bringup.diagnostics import BringupError, fail
 
 NORMAL, CONTROL, USER_DEFINED, BYTE = 1, 3, 4, 6  # `tokenizer.ggml.token_type`; 2 is unknown, 5 unused
-# What llama.cpp takes where a file does not say: ids of bos, eos and unknown; whether bos and eos are added.
+# llama.cpp's defaults of missing keys: ids of bos, eos and unknown; whether bos and eos are added.
 DEFAULTS: dict[str, tuple[int | None, int | None, int | None, bool, bool]] = {
     "llama": (1, 2, 0, True, False),
     "t5": (None, 1, 2, False, True),
@@ -22,7 +22,7 @@ DEFAULTS: dict[str, tuple[int | None, int | None, int | None, bool, bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Vocab:
-    """What a file says of its tokens. `add_ends` says whether bos and eos are put around a text."""
+    """The vocabulary of a file. `add_ends`: whether bos is added before a text, and eos after it."""
 
     meta: Metadata
     tokens: list[str]
@@ -33,26 +33,26 @@ class Vocab:
     add_ends: tuple[bool, bool]
 
     def ids(self) -> dict[str, int]:
-        """Each token's id. Raises BU231 when two have the same text."""
+        """The id of each token. Raises BU231 if two tokens have the same text."""
         ids = {token: index for index, token in enumerate(self.tokens)}
         if len(ids) < len(self.tokens):
             raise broken(self.meta, "has a token twice")
         return ids
 
     def scores(self) -> list[float]:
-        """One a token. Raises BU231 when it has not."""
+        """The score of each token. Raises BU231 if they are missing, or not finite."""
         scores = numbers(self.meta, "scores")
         if len(scores) != len(self.tokens) or not all(abs(score) < math.inf for score in scores):
-            raise broken(self.meta, "does not have one finite score a token")
+            raise broken(self.meta, "does not have one finite score for each token")
         return scores
 
     def unknown_token(self) -> str | None:
-        """The token of what no other stands for, if there is one."""
+        """The token for text that no other token represents, if there is one."""
         known = type(self.unknown) is int and 0 <= self.unknown < len(self.tokens)
         return self.tokens[self.unknown] if known else None
 
     def added(self) -> list[dict[str, Any]]:
-        """Tokens that are matched whole in a text before anything splits it."""
+        """The tokens that are matched in a text before it is split."""
         plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
         return [
             {"id": index, "content": self.tokens[index], **plain, "special": kind == CONTROL}
@@ -62,7 +62,7 @@ class Vocab:
 
 
 def read_vocab(meta: Metadata) -> Vocab:
-    """The vocabulary of a file. Raises BU221, BU231."""
+    """The vocabulary of a file. Raises BU221 for metadata of another type, BU231 for an invalid vocabulary."""
     bos, eos, unknown, add_bos, add_eos = DEFAULTS.get(str(meta.scalar("tokenizer.ggml.model")), DEFAULTS["gpt2"])
     if pre := PRE.get(str(meta.scalar("tokenizer.ggml.pre"))):
         add_bos = add_bos or pre.add_bos
@@ -87,30 +87,32 @@ def read_vocab(meta: Metadata) -> Vocab:
 
 
 def strings(meta: Metadata, key: str) -> list[str]:
-    """A list of texts under `tokenizer.ggml`. Raises BU231."""
+    """A list of texts, `tokenizer.ggml.{key}`. Raises BU231 if it is missing or has another type."""
     values = meta.get(f"tokenizer.ggml.{key}")
     if not isinstance(values, list) or not values or not isinstance(values[0], str):
-        raise broken(meta, f"has no strings under `tokenizer.ggml.{key}`")
+        raise broken(meta, f"has no list of strings `tokenizer.ggml.{key}`")
     return values  # pyright: ignore[reportUnknownVariableType]  a GGUF array has one element type
 
 
 def numbers(meta: Metadata, key: str) -> list[float]:
-    """A list of numbers under `tokenizer.ggml`. Raises BU231."""
+    """A list of numbers, `tokenizer.ggml.{key}`. Raises BU231 if it is missing or has another type."""
     values = meta.get(f"tokenizer.ggml.{key}")
     if not isinstance(values, list) or not values or isinstance(values[0], str):
-        raise broken(meta, f"has no numbers under `tokenizer.ggml.{key}`")
+        raise broken(meta, f"has no list of numbers `tokenizer.ggml.{key}`")
     return values  # pyright: ignore[reportUnknownVariableType]  a GGUF array has one element type
 
 
 def broken(meta: Metadata, why: str) -> BringupError:
-    help = "convert the model again, or give its tokenizer.json: --tokenizer FILE, or in the folder of the weights"
+    """BU231 for the vocabulary of a GGUF file."""
+    help = "convert the model again, or pass its tokenizer.json: --tokenizer FILE, or in the folder of the weights"
     return fail("BU231", f"the tokenizer in `{meta.path}` {why}", help=help, file=str(meta.path))
 
 
 def unsupported(meta: Metadata, what: str) -> BringupError:
+    """BU232 for the tokenizer of a GGUF file."""
     return fail(
         "BU232",
         f"`{meta.path}` has {what}",
-        help="give the model's own tokenizer.json: --tokenizer FILE, or in the folder of this file",
+        help="pass the model's own tokenizer.json: --tokenizer FILE, or in the folder of this file",
         file=str(meta.path),
     )

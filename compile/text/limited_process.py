@@ -1,7 +1,7 @@
 """Processes a possibly malicious file in a separate process with limits on time and memory.
 
-Time is the processor's, so that a busy machine refuses nothing. The child gets no more than what it is given on stdin:
-of this process's environment only what Python needs to start. Its stderr is not shown.
+The time limit is processor time, so it does not depend on the load of the machine. The child receives only its stdin,
+and the environment variables that Python needs to start. Its stderr is discarded.
 """
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-WALL = 60  # seconds until a child that uses no processor time is given up
+WALL = 60  # seconds until a child that uses no processor time is ended
 QUIET = {"TOKENIZERS_PARALLELISM": "false", "MALLOC_ARENA_MAX": "1", "RUST_BACKTRACE": "0"}  # fewer reserved addresses
 
 
 class LimitExceeded(Exception):
-    """The child was stopped, or died: the message says of what."""
+    """The child exceeded a limit, or crashed; the message states which."""
 
 
 def confined(script: str, request: bytes, *, seconds: float, megabytes: int) -> bytes:
-    """What `script`, a file in this folder, writes to stdout when it reads `request`. Raises LimitExceeded."""
-    from bringup.system.environment import minimal  # not at the top: the child, which runs this file, needs none of it
+    """The stdout of `script`, a file in this folder, with `request` as its stdin.
+
+    Raises LimitExceeded if it needs more processor time or memory, or crashes.
+    """
+    from bringup.system.environment import minimal  # not at the top: the child runs this file and does not need it
 
     here = Path(__file__)
     command = [sys.executable, "-P", str(here), str(here.with_name(script)), str(seconds), str(megabytes << 20)]
@@ -45,16 +48,16 @@ def _signal(name: str) -> int:
 
 
 def _main(script: str, seconds: str, nbytes: str) -> None:
-    """The child: limits first, then the script."""
+    """The child: sets the limits, then runs the script."""
     try:
         import resource
         import signal
-    except ImportError:  # Windows has neither; the wall time is left
+    except ImportError:  # Windows has neither; only the wall time is limited
         pass
     else:
         for limit, most in ((resource.RLIMIT_AS, int(nbytes)), (resource.RLIMIT_CORE, 0)):
             resource.setrlimit(limit, (most, most))
-        signal.setitimer(signal.ITIMER_PROF, float(seconds))  # SIGPROF ends a process that does not expect it
+        signal.setitimer(signal.ITIMER_PROF, float(seconds))  # SIGPROF ends a process without a handler
     runpy.run_path(script, run_name="__main__")
 
 

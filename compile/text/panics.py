@@ -1,7 +1,7 @@
-"""Calls into the Rust code of `tokenizers`, which tells its faults in three ways.
+"""Calls into the Rust code of `tokenizers`, which reports errors in two ways.
 
-For a file or a text that it cannot take it raises a bare Exception; where its authors expected no fault it panics,
-which Python sees as pyo3's PanicException, a BaseException; and a panic writes a backtrace to stderr first.
+For an unsupported file or text it raises a plain Exception. For an unexpected error it panics: it writes a backtrace to
+stderr and raises pyo3's PanicException, a BaseException.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bringup.diagnostics import BringupError
 
 @contextmanager
 def panics_as(make: Callable[[str], BringupError]) -> Generator[None, None, None]:
-    """Raises what `make` gives for the fault's message; nothing else reaches stderr meanwhile."""
+    """In the block, errors of the library are raised as `make(message)`, and stderr is discarded."""
     try:
         with _no_stderr:
             yield
@@ -29,7 +29,7 @@ def panics_as(make: Callable[[str], BringupError]) -> Generator[None, None, None
 
 
 class _Silence:
-    """stderr leads nowhere from the first thread that enters until the last one has left."""
+    """Discards stderr from when the first thread enters until the last one has left."""
 
     def __init__(self) -> None:
         self._lock, self._inside, self._saved = Lock(), 0, -1
@@ -52,11 +52,11 @@ _no_stderr = _Silence()
 
 
 def _silenced() -> int:
-    """Has stderr lead nowhere; the number of what it was, -1 where there is none."""
+    """Redirects stderr to nowhere; returns a file descriptor of the original, -1 if there is none."""
     try:
         saved = os.dup(2)
     except OSError:
         return -1
-    with open(os.devnull, "wb") as nothing:  # noqa: PTH123  three calls to the system, for each token
+    with open(os.devnull, "wb") as nothing:  # noqa: PTH123  three system calls for each token
         os.dup2(nothing.fileno(), 2)
     return saved

@@ -1,4 +1,4 @@
-"""What the files beside a tokenizer.json say: the tokens that end a text, those with a name, the chat template."""
+"""The files next to a tokenizer.json: the tokens that end a text, the names of special tokens, the chat template."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ MOST_TEMPLATE = 1 << 20  # bytes; the longest published ones have 30,000
 
 
 def sidecar_eos(folder: Path, backend: tokenizers.Tokenizer) -> frozenset[int]:
-    """Ids in generation_config.json (without it, config.json), and the token in tokenizer_config.json."""
+    """The ids that end a text: those of generation_config.json (without it, of config.json), and that of
+    tokenizer_config.json.
+    """
     message = _words(folder / GENERATION).get("eos_token_id")
     if message is None:
         message = _words(folder / "config.json").get("eos_token_id")
@@ -32,7 +34,7 @@ def sidecar_eos(folder: Path, backend: tokenizers.Tokenizer) -> frozenset[int]:
 
 
 def sidecar_chat(folder: Path) -> Chat | None:
-    """From chat_template.jinja or, without it, tokenizer_config.json: its template, or the one it calls `default`."""
+    """The template of chat_template.jinja; without it, that of tokenizer_config.json, of several the `default`."""
     words = _words(folder / CONFIG)
     if (folder / TEMPLATE).is_file():
         found: Any = read_small(folder / TEMPLATE, MOST_TEMPLATE).decode("utf-8", "replace")
@@ -45,7 +47,7 @@ def sidecar_chat(folder: Path) -> Chat | None:
 
 
 def chat_of_gguf(vocab: Vocab) -> Chat | None:
-    """From `tokenizer.chat_template`."""
+    """The template of the key `tokenizer.chat_template`; None without it."""
     meta = vocab.meta
     found = meta.scalar("tokenizer.chat_template")
     if not isinstance(found, str):
@@ -57,7 +59,7 @@ def chat_of_gguf(vocab: Vocab) -> Chat | None:
 
 
 def write_sidecars(folder: Path, eos: frozenset[int], chat: Chat | None) -> None:
-    """The files that the functions above read."""
+    """Writes the files that the functions above read."""
     (folder / GENERATION).write_text(json.dumps({"eos_token_id": sorted(eos)}) + "\n", "utf-8")
     if chat:
         (folder / TEMPLATE).write_text(chat.template, "utf-8", newline="")
@@ -65,7 +67,7 @@ def write_sidecars(folder: Path, eos: frozenset[int], chat: Chat | None) -> None
 
 
 def read_small(path: Path, most: int) -> bytes:
-    """A file of at most `most` bytes. Raises BU231, BU233."""
+    """The bytes of a file of at most `most` bytes. Raises BU231 for a larger one, BU233 if it cannot be read."""
     with opened(path) as file:
         data = file.read(most + 1)
     if len(data) > most:
@@ -74,6 +76,7 @@ def read_small(path: Path, most: int) -> bytes:
 
 
 def unreadable(path: Path, why: str) -> BringupError:
+    """BU231 for a file of a tokenizer."""
     return fail("BU231", f"`{path}` is not readable: {why}", help="fetch the file again", file=str(path))
 
 
@@ -85,7 +88,7 @@ def _words(path: Path) -> dict[str, Any]:
 
 
 def _named(words: Mapping[str, Any]) -> dict[str, str]:
-    """`bos_token` and its like, each written as a text or as an object with its `content`."""
+    """`bos_token` and similar keys, whose values are a text or an object with a `content`."""
     found: dict[str, str] = {}
     for name, token in words.items():
         content = cast(dict[str, Any], token).get("content") if isinstance(token, dict) else token

@@ -1,4 +1,4 @@
-"""Text as its tokens arrive."""
+"""Incremental decoding: text as its tokens arrive."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from bringup.compile.text.byte_fallback import REPLACEMENT
 
 @dataclass(slots=True)
 class Stream:
-    """Text as its ids arrive: the pieces of `push`, and then that of `finish`, make up `decode` of all ids.
+    """Decodes ids as they arrive: the results of `push` and `finish`, concatenated, are `decode` of all ids.
 
-    A character whose bytes are spread over tokens is held back until it is whole. Each piece is what ids add
-    to the text of those given out last, since a decoder may treat the first of a text apart.
+    A character whose bytes are spread over tokens is held until it is complete. Each piece is decoded together with
+    the ids of the piece before it, because a decoder may treat the first id of a text differently.
     """
 
     decode: Callable[..., str]
     skip_special: bool = False
-    ids: list[int] = field(default_factory=list[int])  # those given out last, then those held back
+    ids: list[int] = field(default_factory=list[int])  # those of the last piece, then those held
     num_given: int = 0
 
     def push(self, token: int) -> str:
-        """The text that is certain once this id is known; often empty."""
+        """The text that is final after this id; often empty."""
         self.ids.append(token)
         new = self._held()
         if not new or new.endswith(REPLACEMENT):
@@ -31,7 +31,7 @@ class Stream:
         return new
 
     def finish(self) -> str:
-        """What was held back; bytes that never became a character come as U+FFFD."""
+        """The held text; incomplete characters are U+FFFD."""
         new = self._held()
         self.ids, self.num_given = [], 0
         return new

@@ -1,4 +1,4 @@
-"""The bytes of single tokens, which concatenate to the bytes of an answer's text."""
+"""The bytes of single tokens, whose concatenation is the bytes of an answer's text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class TokenBytes:
-    """Of one tokenizer; each token is decoded once."""
+    """The bytes of the tokens of one tokenizer; each token is decoded once."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -20,7 +20,7 @@ class TokenBytes:
         self._known: dict[int, bytes] = {}
 
     def __call__(self, token: int) -> bytes:
-        """Empty for a number that no token has: vocabularies of programs are padded."""
+        """The bytes of a token id; empty for an id without a token, because vocabularies of programs are padded."""
         if token not in self._known:
             self._known[token] = self._bytes(token)
         return self._known[token]
@@ -39,7 +39,7 @@ class TokenBytes:
         return self._behind_itself(token).encode()
 
     def _behind_itself(self, token: int) -> str:
-        """What it adds to a text: decoders treat the first token of one apart."""
+        """The text of the token when it is not the first: decoders treat the first token of a text differently."""
         return self._tokenizer.decode([token, token])[len(self._tokenizer.decode([token])) :]
 
 
@@ -49,10 +49,10 @@ def _has(decoder: Any, kind: str) -> bool:
 
 
 def _byte_letters() -> dict[str, int]:
-    """The byte that each letter of a byte-level vocabulary stands for.
+    """The byte that each letter of a byte-level vocabulary represents.
 
-    Bytes that Latin-1 prints stand for themselves, the others for letters from U+0100 on, in order: `bytes_to_unicode`
-    of GPT-2 (Radford et al. 2019).
+    Bytes that are printable in Latin-1 are represented by themselves, the others by letters from U+0100 on, in order:
+    `bytes_to_unicode` of GPT-2 (Radford et al. 2019).
     """
     printed = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printed]

@@ -1,4 +1,4 @@
-"""Text to token ids and back, by the `tokenizers` package, from a tokenizer.json or GGUF metadata."""
+"""Text to token ids and back, with the `tokenizers` package, from a tokenizer.json or GGUF metadata."""
 
 from __future__ import annotations
 
@@ -31,50 +31,53 @@ if TYPE_CHECKING:
     import tokenizers
 
 MOST_BYTES = 64 << 20  # of a tokenizer.json; the largest published ones have 33 MB
-# What loading one may take, whatever is in it. A vocabulary of 262,144 with 580,000 merges takes 500 MB and 3 s.
+# Upper limits for loading one. A vocabulary of 262,144 with 580,000 merges needs 500 MB and 3 s.
 MOST_MEGABYTES, MOST_SECONDS = 1000, 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """`eos` are the ids after which generation stops; `chat` is how a conversation is written, where that is known."""
+    """A tokenizer. Generation stops after the ids `eos`; `chat` is the format of a conversation, if it is known."""
 
     backend: tokenizers.Tokenizer
     eos: frozenset[int]
     chat: Chat | None = None
-    warning: Diagnostic | None = None  # why it is not the one that the checkpoint itself has
+    warning: Diagnostic | None = None  # the reason if it is not the checkpoint's own
     fallback: Fallback = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fallback", Fallback.of(self.backend))
 
     def encode(self, text: str, *, whole: bool = True) -> list[int]:
-        """Token ids; special tokens written in the text count as such.
+        """The token ids of a text; special tokens that are spelled in the text are recognised.
 
-        `whole` puts the model's own tokens around the text. What is no Unicode becomes U+FFFD. Raises BU613.
+        With `whole`, the model's own tokens are added around the text. Invalid Unicode becomes U+FFFD. Raises BU613 if
+        the library fails.
         """
         text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         with panics_as(_impossible):
             return self.backend.encode(text, add_special_tokens=whole).ids
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
-        """The text of ids, with or without special tokens such as `<|im_end|>`. Raises BU613."""
+        """The text of ids, with or without special tokens such as `<|im_end|>`. Raises BU613 if the library fails."""
         with panics_as(_impossible):
             return self.fallback.decode(self.backend, list(ids), skip_special)
 
     def stream(self, *, skip_special: bool = False) -> Stream:
+        """An incremental decoder."""
         return Stream(self.decode, skip_special)
 
 
 def load_tokenizer(path: Path, *, trusted: bool = False) -> Tokenizer:
-    """From a tokenizer.json, a folder that has one, or a GGUF file. Raises BU221, BU226, BU231, BU232, BU922.
+    """Loads a tokenizer from a tokenizer.json, from a folder that has one, or from a GGUF file.
 
-    Where the tokenizer in a GGUF file cannot be built, a tokenizer.json in its folder is used, with a warning. One that
-    is not `trusted` (a bundle's is) is tried first in a process of its own.
+    If the tokenizer in a GGUF file cannot be built, a tokenizer.json in its folder is used, with a warning. One that is
+    not `trusted` (that of a bundle is) is first loaded in a separate process with limits. Raises BU231 if there is none
+    or it is invalid, BU226 if it exceeds the limits, BU221 and BU232 for GGUF, BU922 without `tokenizers`.
     """
     path = path / "tokenizer.json" if path.is_dir() else path
     if not path.is_file():
-        help = "give a tokenizer.json, or a folder that has one"
+        help = "pass a tokenizer.json, or a folder that has one"
         raise fail("BU231", f"no tokenizer at `{path}`", help=help, file=str(path))
     with opened(path) as file:
         is_gguf = file.read(len(MAGIC)) == MAGIC
@@ -100,7 +103,7 @@ def _of_gguf(path: Path, trusted: bool) -> Tokenizer:
 
 
 def _check_same_model(tokenizer: Tokenizer, meta: Metadata, path: Path) -> None:
-    """Raises BU231 where most tokens of a GGUF file are others in the tokenizer.json of its folder."""
+    """Raises BU231 if most tokens of a GGUF file differ in the tokenizer.json of its folder."""
     try:
         tokens = strings(meta, "tokens")
     except BringupError:
@@ -111,13 +114,13 @@ def _check_same_model(tokenizer: Tokenizer, meta: Metadata, path: Path) -> None:
         raise fail(
             "BU231",
             f"`{path}` is not the tokenizer of `{meta.path}`: {same:,} of {len(tokens):,} tokens are the same",
-            help="give the model's own: --tokenizer FILE",
+            help="pass the model's own: --tokenizer FILE",
             file=str(path),
         )
 
 
 def to_folder(tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes a tokenizer.json, and beside it what says `eos` and `chat`, for `load_tokenizer`."""
+    """Writes a tokenizer.json, and files with `eos` and `chat` next to it, for `load_tokenizer`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tokenizer.json").write_text(tokenizer.backend.to_str(), "utf-8")
     write_sidecars(folder, tokenizer.eos, tokenizer.chat)
@@ -133,27 +136,28 @@ def _build(text: bytes, path: Path, trusted: bool) -> tokenizers.Tokenizer:
         _try(text, path)
     with panics_as(lambda why: unreadable(path, why)):
         backend = tokenizers.Tokenizer.from_buffer(text)
-    backend.no_truncation()  # settings of training that some published files keep
+    backend.no_truncation()  # settings of training that some published files contain
     backend.no_padding()
     return backend
 
 
 def _try(text: bytes, path: Path) -> None:
-    """Raises BU226 for a file that takes much more than its size would, BU231 for one that does not load."""
+    """Raises BU226 for a file that needs more time or memory than `_limits`, BU231 for one that does not load."""
     try:
         seconds, megabytes = _limits(text)
         answer = json.loads(confined("tokenizer_trial.py", text, seconds=seconds, megabytes=megabytes))
     except LimitExceeded as error:
-        help = "give the model's published tokenizer.json: --tokenizer FILE"
+        help = "pass the model's published tokenizer.json: --tokenizer FILE"
         raise fail("BU226", f"the tokenizer in `{path}` {error}", help=help, file=str(path)) from None
     if answer["error"]:
         raise unreadable(path, answer["error"])
 
 
 def _limits(text: bytes) -> tuple[float, int]:
-    """Seconds and megabytes for a file: by its size, and by its entries, of which each is an object of its own.
+    """The limits for a file, in seconds and megabytes, from its size and its number of entries.
 
-    A merge is a list of two tokens: a vocabulary of many short ones takes more than its size tells.
+    Each entry is a separate object. A merge is a list of two tokens, so many short tokens need more memory than the
+    size of the file suggests.
     """
     size, entries = len(text) / 1e6, text.count(b",") / 1e6
     megabytes = 130 + max(12 * size, 4 * size + 250 * entries)
@@ -161,5 +165,5 @@ def _limits(text: bytes) -> tuple[float, int]:
 
 
 def _impossible(why: str) -> BringupError:
-    help = "its tokenizer.json asks for the impossible; compile again with the one that the model's makers published"
-    return fail("BU613", f"the tokenizer gives up: {why}", help=help)
+    help = "its tokenizer.json is inconsistent; compile again with the one that the model's authors published"
+    return fail("BU613", f"the tokenizer failed: {why}", help=help)

@@ -1,7 +1,7 @@
-"""Loads a tokenizer.json and tries it: a script that runs in a jail, with the file on stdin and JSON on stdout.
+"""Loads and tests a tokenizer.json: a script that runs in a limited process, with the file on stdin, JSON on stdout.
 
-The file can ask for any amount of memory and time, and the Rust code of `tokenizers` can panic on it. A text that
-cannot be encoded is no fault: a small vocabulary may lack a letter.
+The file can require any amount of memory and time, and the Rust code of `tokenizers` can panic on it. A text that
+cannot be encoded is not an error: a small vocabulary may lack a letter.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ TEXT = "Hello, World!  It's 12345.678 \t\r\n\n na\u00efve \u65e5\u672c\u8a9e \U0
 
 
 def tried(text: bytes) -> str:
-    """What is wrong with a tokenizer.json, or ""."""
+    """The error of a tokenizer.json; "" if there is none."""
     import tokenizers
 
     try:
         backend = tokenizers.Tokenizer.from_buffer(text)
-    except Exception as error:  # what the Rust code raises is a plain Exception
+    except Exception as error:  # the Rust code raises a plain Exception
         return str(error)
     backend.no_truncation()
     backend.no_padding()
@@ -29,16 +29,17 @@ def tried(text: bytes) -> str:
     for run in (lambda: backend.encode(TEXT), lambda: backend.decode(ids), lambda: backend.decode(ids[:1])):
         try:
             run()
-        except Exception:  # a text that it has no tokens for
+        except Exception:  # a text for which it has no tokens
             continue
     return ""
 
 
 def main() -> None:
+    """Reads the file, tests it, writes the answer."""
     try:
         message = tried(sys.stdin.buffer.read())
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # pyo3's, which is no Exception
+        if type(error).__name__ != "PanicException":  # pyo3's, which is not an Exception
             raise
         message = f"the library panics on it: {error}"
     json.dump({"error": message[:500]}, sys.stdout)

@@ -142,8 +142,11 @@ def test_verify_names_the_module_at_fault(checkpoint: Path, target: str, fault: 
 @pytest.mark.parametrize(
     ("graph", "said"),
     [
-        (Forgetful, "the graph carries 2 values from layer to layer, and `model.layers.0` gives 1"),
-        (Widening, r"`model.layers.0` gives value 1 as float32 \[32, 24\], and the next layer takes int32 \[32, 24\]"),
+        (Forgetful, "the graph carries 2 values from layer to layer, and `model.layers.0` returns 1"),
+        (
+            Widening,
+            r"`model.layers.0` returns value 1 as float32 \[32, 24\], and the next layer expects int32 \[32, 24\]",
+        ),
     ],
 )
 def test_a_layer_that_gives_what_the_next_does_not_take(
@@ -184,7 +187,7 @@ class Unlike(Sharing):
 @pytest.mark.parametrize(
     ("graph", "said"),
     [
-        (Unsized, r"`prologue` gives value \d as float32 \[-1\]: -1 is not a fixed size"),
+        (Unsized, r"`prologue` returns value \d as float32 \[-1\]: -1 is not a fixed size"),
         (Unlike, r"the values for `\w+\.layer0` are .*float32 \[4\] in a trace, and .*float32 \[3\] in a run"),
     ],
 )

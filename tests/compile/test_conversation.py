@@ -164,7 +164,7 @@ def test_a_template_that_refuses_is_one_error(bundle: Path, tmp_path: Path) -> N
     copy = with_template(bundle, tmp_path, GEMMA)
     code, out, err = run(copy, "--chat", "--system", "x", "--prompt", "y")
     assert (code, out) == (1, "")
-    assert "error[BU611]: the chat template refuses the conversation: System role not supported\n" in err
+    assert "error[BU611]: the chat template rejects the conversation: System role not supported\n" in err
     assert err.count("error[") == 1
 
 

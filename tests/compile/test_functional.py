@@ -136,7 +136,9 @@ class Turned(nn.Module):
         return (weight.t_() + x + step[0] + cache.sum(),)
 
 
-@pytest.mark.parametrize(("stage", "words"), [(Inside, "given in place: `x`"), (Turned, "shape or strides.*`weight`")])
+@pytest.mark.parametrize(
+    ("stage", "words"), [(Inside, "an input in place: `x`"), (Turned, "shape or strides.*`weight`")]
+)
 def test_only_states_change(stage: type[nn.Module], words: str) -> None:
     with torch.no_grad():
         traced = export(stage(), tuple(inputs()), strict=False)

@@ -265,7 +265,7 @@ def test_every_weight_that_does_not_fit_is_reported(bundle, tmp_path):
         ("BU609", changed[1]["name"]),  # and two more: one fault
         ("BU609", "of.another"),
     ]
-    said = f"the program takes `{changed[1]['name']}` and 2 more as float16, the weights have float32"
+    said = f"the program expects `{changed[1]['name']}` and 2 more as float16, the weights have float32"
     assert caught.value.findings[1].message == said
     assert caught.value.exit_code == 1
 

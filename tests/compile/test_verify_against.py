@@ -164,7 +164,7 @@ def pickled(file: Path, arrays: dict[str, np.ndarray]) -> None:
 NAN = np.full((30, CONFIG.hidden_size), np.nan, np.float32)
 BAD: dict[str, tuple[str, Callable[[Path, dict[str, np.ndarray]], None], str, str]] = {
     "absent": ("a.safetensors", nothing, "BU034", "no such file"),
-    "no-tokens": ("a.safetensors", no_tokens, "BU706", "which tokens"),
+    "no-tokens": ("a.safetensors", no_tokens, "BU706", "state the tokens"),
     "float-tokens": ("a.safetensors", changed(tokens=np.ones(30, np.float32)), "BU706", "one row of token ids"),
     "two-rows": ("a.safetensors", changed(tokens=np.ones((2, 15), np.int64)), "BU706", "one row of token ids"),
     "strange-token": ("a.safetensors", changed(tokens=np.full(30, 99)), "BU015", "token 99"),
@@ -173,8 +173,8 @@ BAD: dict[str, tuple[str, Callable[[Path, dict[str, np.ndarray]], None], str, st
     "integers": ("a.safetensors", changed(**{FIRST: np.ones((30, 32), np.int32)}), "BU707", "is int32"),
     "nan": ("a.safetensors", changed(**{FIRST: NAN}), "BU708", "has NaN at token 0"),
     "infinity": ("a.safetensors", changed(**{FIRST: np.full_like(NAN, np.inf)}), "BU708", "has infinity"),
-    "words": ("a.safetensors", changed(logits=np.ones((30, 66), np.float32)), "BU707", "66 words, not 67"),
-    "renamed": ("a.safetensors", renamed, "BU707", "names no module"),
+    "words": ("a.safetensors", changed(logits=np.ones((30, 66), np.float32)), "BU707", "66 columns, the vocabulary 67"),
+    "renamed": ("a.safetensors", renamed, "BU707", "has no module"),
     "dtype": ("a.safetensors", of_another_dtype, "BU707", "computed in bfloat16"),
     "cut-off": ("a.safetensors", cut_off, "BU208", "5 are missing"),
     "bad-npz": ("a.npz", bad_npz, "BU706", "cannot be read as .npz"),

@@ -83,5 +83,5 @@ def test_a_step_refuses_what_its_entry_has_no_room_for() -> None:
     one = Chunk([3], 0, [0], 0, 1)
     assert make_step([one], entry, whole)["starts"].tolist() == [0, 1]
     for chunks in ([], [one, one], [one._replace(tokens=[1, 2])], [one._replace(tokens=[])]):
-        with pytest.raises(ValueError, match="`decode` takes"):
+        with pytest.raises(ValueError, match="`decode` expects"):
             make_step(chunks, entry, whole)

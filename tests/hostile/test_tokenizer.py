@@ -114,7 +114,7 @@ def test_gguf_named_tokenizer_json(tmp_path: Path, linked: bool) -> None:
     if linked:
         (tmp_path / "model.gguf").symlink_to(file)
         file = tmp_path / "model.gguf"
-    with raises("BU231", "has no strings under `tokenizer.ggml.tokens`"):
+    with raises("BU231", "has no list of strings `tokenizer.ggml.tokens`"):
         load_tokenizer(file, trusted=True)
 
 

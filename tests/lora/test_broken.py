@@ -58,7 +58,7 @@ def test_the_commands_say_the_same(broken: Broken, sound: Path, tmp_path: Path) 
 
 def test_the_page_has_every_one() -> None:
     assert ROW.findall(PAGE) == [(broken.title, broken.code, broken.phase) for broken in BROKEN]
-    assert f"bringup names each of {len(BROKEN)} with one diagnostic and loads none" in PAGE
+    assert f"bringup reports each of {len(BROKEN)} with one diagnostic and loads none" in PAGE
 
 
 def test_the_sound_one_fits(sound: Path) -> None:

@@ -142,7 +142,7 @@ def test_files_that_compile_does_not_write_are_refused(bundle: Path, tmp_path: P
 
 def test_an_operation_that_no_kernel_takes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "SELECTORS", tuple(each for each in registry.SELECTORS if each is not rows))
-    with pytest.raises(BringupError, match=r"BU504: no kernel for the CPU takes `bringup\.layer_norm\.default`"):
+    with pytest.raises(BringupError, match=r"BU504: no kernel for the CPU supports `bringup\.layer_norm\.default`"):
         build(job_of("gpt2", tmp_path), out=tmp_path / "b", target="llvm", **SETTINGS)
     assert not (tmp_path / "b").exists()
 

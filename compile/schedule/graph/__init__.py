@@ -1,1 +1,1 @@
-"""A function of a program as plain data: operations, their roles, and which can be fused into one launch."""
+"""A function of a program as plain data: operations, their roles, and the conditions for fusing them."""

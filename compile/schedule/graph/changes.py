@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false
-"""Operators that change a tensor in place: of a temporary they give a new one, of a state they write what changes."""
+"""Operators that change a tensor in place: a changed temporary becomes a new one, a state is written in place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bringup.compile.schedule.graph.roles import WRITES
 from bringup.compile.schedule.graph.strides import expanded
 from bringup.spec import Site
 
-_ROWS = {"aten.index_copy_.default": False, "aten.index_add_.default": True}  # whether what is there is added to
+_ROWS = {"aten.index_copy_.default": False, "aten.index_add_.default": True}  # whether rows are added
 
 
 class Function(Protocol):
@@ -23,23 +23,34 @@ class Function(Protocol):
     nodes: list[Node]
     site: Site | None
 
-    def computed(self, target: Any, arguments: list[Argument], name: str) -> Any: ...
+    def computed(self, target: Any, arguments: list[Argument], name: str) -> Any:
+        """Adds a call of an operator; returns its result."""
+        ...
 
-    def copied(self, name: str, view: View) -> View: ...
+    def copied(self, name: str, view: View) -> View:
+        """A dense copy of a view, in a new temporary."""
+        ...
 
-    def replace(self, buffer: str, other: str) -> None: ...
+    def replace(self, buffer: str, other: str) -> None:
+        """Changes all views of a buffer to views of another one with its shape."""
+        ...
 
-    def refused(self, why: str) -> Exception: ...
+    def refused(self, why: str) -> Exception:
+        """BU403, at the node that is being converted."""
+        ...
 
 
 def change(function: Function, target: Any, arguments: list[Argument], name: str) -> View:
-    """The changed tensor. Raises BU403 for an operator that changes several, or what is neither."""
+    """Converts an operator; returns the changed tensor.
+
+    Raises BU403 for an operator that changes several tensors, or one that is neither a state nor a temporary.
+    """
     written = [n for n, info in enumerate(target._schema.arguments) if info.alias_info and info.alias_info.is_write]
     view = arguments[written[0]]
     assert isinstance(view, View)
     kind = function.buffers[view.buffer].kind
     if len(written) > 1 or kind not in ("state", "temporary"):
-        raise function.refused(f"the operator `{target}` changes a tensor that is no state")
+        raise function.refused(f"the operator `{target}` changes a tensor that is not a state")
     if kind == "state":
         _change_state(function, target, arguments, view, name)
         return view
@@ -65,7 +76,7 @@ def _change_state(function: Function, target: Any, arguments: list[Argument], vi
 
 
 def _as_put(target: Any, view: View, others: list[Argument]) -> tuple[Any, list[Argument]]:
-    """Rows that one index names, as `index_put_`."""
+    """An operator on rows of one index, as `index_put_`."""
     axis, index, source = others[:3]
     assert isinstance(axis, int)
     listed = (*(None,) * (axis % len(view.shape)), index)
@@ -87,7 +98,7 @@ def _change_temporary(function: Function, target: Any, arguments: list[Argument]
 
 
 def _value(function: Function, target: Any, arguments: list[Argument], view: View, name: str) -> View:
-    """What an operator would put into a view, in its shape and dtype, in memory of its own."""
+    """The value that an operator writes to a view, with the view's shape and dtype, in separate memory."""
     dtype = function.buffers[view.buffer].dtype
     if str(target) == "aten.copy_.default":
         source = arguments[1]
@@ -105,13 +116,13 @@ def _value(function: Function, target: Any, arguments: list[Argument], view: Vie
 
 
 def _apart(function: Function, value: Argument, state: str, name: str) -> Argument:
-    """A copy of what is a part of the state that changes."""
+    """The argument; a copy of it if it is a part of the state that changes."""
     if isinstance(value, View) and value.buffer == state:
         return function.copied(name, value)
     return value
 
 
 def _has_mask(function: Function, others: list[Argument]) -> bool:
-    """Whether places are named by a tensor of truths."""
+    """Whether an index is a boolean mask."""
     listed = others[0] if others and isinstance(others[0], tuple) else ()
     return any(isinstance(each, View) and function.buffers[each.buffer].dtype == "bool" for each in listed)

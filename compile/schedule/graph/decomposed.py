@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Operators of torch as those that kernels are written for, by torch's own decompositions.
+"""Decomposes operators of torch into those that kernels support, with torch's own decompositions.
 
-https://docs.pytorch.org/docs/stable/torch.compiler_ir.html: core ATen, and here a few of these less.
+Kernels support core ATen (https://docs.pytorch.org/docs/stable/torch.compiler_ir.html), except a few operators.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch.utils._pytree import tree_map
 from bringup.compile.schedule.graph.op_graph import Argument, Buffer, DType, View
 from bringup.compile.schedule.graph.roles import is_known
 
-# Core or element-wise operators that are written out all the same.
+# Core or element-wise operators that are decomposed too.
 _WRITTEN_OUT = (
     *("native_layer_norm", "native_group_norm", "_native_batch_norm_legit_no_training", "_softmax", "_log_softmax"),
     *("elu", "leaky_relu", "hardtanh", "softplus", "linalg_vector_norm", "embedding", "addmm", "addmv", "mv", "repeat"),
     *("index_fill", "rsub", "slice_scatter", "select_scatter", "isinf", "native_batch_norm"),
 )
 _OF_OURS = ("layer_norm", "rms_norm")  # names that torch has too
-# What torch composes of core operators and so does not tag, and kernels take as it is.
+# Operators that torch does not tag as core, because it composes them, and that kernels support.
 COMPOSED = frozenset(
     {
         *("aten.arange.default", "aten.arange.start", "aten.softmax.int", "aten.to.dtype", "aten.view.dtype"),
@@ -37,7 +37,7 @@ COMPOSED = frozenset(
 
 
 def named(target: Any, arguments: Sequence[Argument]) -> tuple[str, tuple[str, ...], tuple[Argument, ...]]:
-    """The operation that an operator is, the names of its arguments, and these: one of ours where it is the same."""
+    """The name of an operation, the names of its arguments, and the arguments; equivalent operators become ours."""
     name, given = str(target), tuple(arguments)
     if name == "aten.linear.default":
         return "bringup.linear.default", ("x", "weight", "bias"), given
@@ -48,7 +48,7 @@ def named(target: Any, arguments: Sequence[Argument]) -> tuple[str, tuple[str, .
 
 @cache
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
-    """torch's, by operator."""
+    """torch's decompositions, by operator."""
     from torch._decomp import core_aten_decompositions, get_decompositions
 
     more = get_decompositions([getattr(torch.ops.aten, name) for name in _WRITTEN_OUT])
@@ -56,7 +56,7 @@ def decompositions() -> Mapping[Any, Callable[..., Any]]:
 
 
 def is_whole(target: Any, arguments: Sequence[Argument]) -> bool:
-    """Whether an operator stays one node: bringup's own, those that kernels know, and all of core that is not above."""
+    """Whether an operator is not decomposed: bringup's own, those that kernels support, and core except those above."""
     name = str(target)
     if target.namespace != "aten":
         return True
@@ -75,9 +75,10 @@ def _is_last(arguments: Sequence[Argument]) -> bool:
 
 
 def written_out(target: Any, arguments: Sequence[Argument], buffers: Mapping[str, Buffer]) -> GraphModule | None:
-    """A call of an operator as a graph of others, whose inputs are its tensors in order; None where there is no other.
+    """A call of an operator as a graph of other operators, whose inputs are its tensors in order; None if there is
+    none.
 
-    Every size is static.
+    All sizes are fixed.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -86,7 +87,7 @@ def written_out(target: Any, arguments: Sequence[Argument], buffers: Mapping[str
         call = _Call(target, arguments, buffers)
         try:
             module = make_fx(call, decomposition_table=dict(decompositions()))(*call.tensors)
-        except RuntimeError:  # what torch's fake tensors raise for an operator whose results depend on values
+        except RuntimeError:  # torch's fake tensors raise it for an operator whose result sizes depend on values
             return None
     calls = [node.target for node in module.graph.nodes if node.op == "call_function"]
     if target in calls or any(getattr(each, "namespace", "aten") != "aten" for each in calls):
@@ -95,7 +96,7 @@ def written_out(target: Any, arguments: Sequence[Argument], buffers: Mapping[str
 
 
 def results_of(target: Any, arguments: Sequence[Argument], buffers: Mapping[str, Buffer]) -> Any:
-    """What an operator gives, without content."""
+    """The results of an operator, as fake tensors."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode(), torch.no_grad():
@@ -104,7 +105,7 @@ def results_of(target: Any, arguments: Sequence[Argument], buffers: Mapping[str,
 
 
 class _Call:
-    """A call of an operator with any tensors of these shapes. `tensors` are such, without content."""
+    """A call of an operator with tensors of the arguments' shapes; `tensors` are such, without values."""
 
     def __init__(self, target: Any, arguments: Sequence[Argument], buffers: Mapping[str, Buffer]) -> None:
         self._target, self._buffers = target, buffers
@@ -138,14 +139,14 @@ class _Call:
 
 
 class _Place:
-    """Which of the tensors an argument is."""
+    """The index of an argument among the tensors."""
 
     def __init__(self, at: int) -> None:
         self.at = at
 
 
 def _spread(view: View) -> tuple[int, ...]:
-    """Its strides; those of a dense tensor where an axis repeats what is there."""
+    """The strides of a view; those of a dense tensor if an axis repeats elements."""
     if 0 in view.strides:
         return tuple(torch.empty(view.shape, device="meta").stride())
     return view.strides

@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false
-"""A traced function as an OpGraph: views become strides, symbolic sizes the largest that they can be."""
+"""Converts a traced function to an OpGraph: views become strides, symbolic sizes become their upper bounds."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ from bringup.spec import DTYPES, Shape, Site
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-SAME = frozenset({"aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.detach_.default"})  # its argument
+SAME = frozenset({"aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.detach_.default"})  # the argument
 TURNED = {
     "aten.squeeze_.dim": torch.ops.aten.squeeze.dim,
     "aten.unsqueeze_.default": torch.ops.aten.unsqueeze.default,
     "aten.transpose_.default": torch.ops.aten.transpose.int,
 }
-FEW = 64  # numbers of a tensor, at most, that a program itself has
-TRACING = "compile/program/"  # the files that call a model's own
+FEW = 64  # the largest number of elements of a constant in a program
+TRACING = "compile/program/"  # the files that call a model's source
 IGNORED = frozenset({"aten._assert_tensor_metadata.default"})
 COPY, COPY_NAMES = "aten.clone.default", ("self", "memory_format")
-# Operators that only state where a tensor is, or how: not settings of a plan.
+# Arguments that state the device, layout or memory format of a tensor, which a schedule does not have.
 _PLACES = ("torch.device", "torch.layout", "torch.memory_format")
 
 
 def op_graph(function: Function, exported: ExportedProgram) -> OpGraph:
-    """The graph of a traced stage, each node a group of its own.
+    """The graph of a traced stage, with each node in a separate group.
 
-    A view (slice, transpose, reshape, …) becomes the strides of its reader. Where no strides can express one, it is a
-    view of a copy. Raises BU403 for an operator whose arguments are neither tensors nor plain settings, and for a
-    dtype that no kernel takes.
+    A view (slice, transpose, reshape, …) becomes the strides of its reader; if strides cannot express it, it is a view
+    of a copy. Raises BU403 for an operator whose arguments are neither tensors nor plain settings, for a size that is
+    known only in a step, and for a dtype that no kernel supports.
     """
     return _Conversion(function, exported).graph()
 
@@ -69,7 +69,7 @@ class _Conversion:
         self.nodes: list[Node] = []
         self.values: dict[TracedNode, Any] = {}  # a View, a list of Views, or a number
         self.site: Site | None = None  # of the node that is being converted
-        self._scope = ""  # before the names of what an operator is written out as
+        self._scope = ""  # the prefix of names in the decomposition of an operator
         self._changes = any(_changes(node.target) for node in exported.graph.nodes if node.op == "call_function")
         limits = exported.range_constraints.items()
         self.sizes = {symbol: int(limit.upper) for symbol, limit in limits if limit.upper.is_Integer}
@@ -94,7 +94,7 @@ class _Conversion:
         )
 
     def _results(self, views: list[View]) -> tuple[View, ...]:
-        """Each result as a whole temporary of its own, which the next call takes as its value."""
+        """Each result as a complete, separate temporary, which is a value of the next call."""
         results: list[View] = []
         for number, view in enumerate(views):
             buffer = self.buffers[view.buffer]
@@ -118,7 +118,7 @@ class _Conversion:
             return self._size(node.meta["val"])
         if not isinstance(node.meta.get("val"), torch.Tensor | tuple | list | None):
             return self._size(node.meta["val"])
-        target = TURNED.get(str(node.target), node.target)  # in place, of the view alone
+        target = TURNED.get(str(node.target), node.target)  # changes only the view in place
         schema = target._schema
         given = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) | node.kwargs
         arguments = [self._argument(given.get(a.name, a.default_value), node) for a in schema.arguments]
@@ -131,12 +131,12 @@ class _Conversion:
         return self._compute(target, arguments, node.name, node.meta.get("val"))
 
     def _view(self, target: Any, node: TracedNode, arguments: list[Argument]) -> Any:
-        """The result of an operator that may be a view of its first argument, worked out without memory."""
+        """The result of an operator that may be a view of its first argument, computed without memory."""
         source = arguments[0]
         assert isinstance(source, View)
         buffer = self.buffers[source.buffer]
         if str(target) == "aten.contiguous.default" and buffer.kind != "state" and not self._changes:
-            return source  # readers take any strides
+            return source  # readers support any strides
         found = viewed(target, source, buffer.dtype, arguments)
         if found is None:  # no strides express it
             source = self.copied(f"{self._scope}{node.name}.copy", source)
@@ -156,7 +156,7 @@ class _Conversion:
         return copy
 
     def replace(self, buffer: str, other: str) -> None:
-        """Whatever is a view of a buffer becomes one of another, which has its shape."""
+        """Changes all views of a buffer to views of another one with its shape."""
 
         def moved(value: Any) -> Any:
             if isinstance(value, list):
@@ -170,11 +170,11 @@ class _Conversion:
         return fail("BU403", message, help="write it with other operations, or use another target", where=self.site)
 
     def computed(self, target: Any, arguments: list[Argument], name: str) -> Any:
-        """What an operator gives, whose results no trace has."""
+        """The result of an operator that is not in the trace."""
         return self._compute(target, arguments, name, None)
 
     def _compute(self, target: Any, arguments: list[Argument], name: str, value: Any) -> Any:
-        """A node, or the nodes that an operator is written out as. `value` says what it gives, None if only it does."""
+        """Adds a node, or the nodes of an operator's decomposition. `value`: its traced results, None if unknown."""
         if not is_whole(target, arguments) and (module := written_out(target, arguments, self.buffers)):
             return self._inlined(module, arguments, name)
         if value is None and target._schema.returns:
@@ -182,7 +182,7 @@ class _Conversion:
         return self._node(target, arguments, name, value)
 
     def _inlined(self, module: GraphModule, arguments: list[Argument], name: str) -> Any:
-        """The results of a graph whose inputs are the tensors among some arguments."""
+        """Adds the nodes of a graph whose inputs are the tensors among `arguments`; returns its results."""
         scope, self._scope = self._scope, f"{self._scope}{name}."
         given = iter(tensors_in(tuple(arguments)))
         result: Any = None
@@ -201,19 +201,19 @@ class _Conversion:
         return result
 
     def _constant(self, node: TracedNode) -> View:
-        """A tensor of numbers that a forward creates."""
+        """A constant tensor that a forward creates. Raises BU403 for one without values."""
         name = self.exported.graph_signature.inputs_to_lifted_tensor_constants.get(node.name)
         if name is None:
-            raise self.refused("a forward creates a tensor of fixed numbers; declare it as a Const")
+            raise self.refused("a forward creates a constant tensor; declare it as a Const")
         tensor = self.exported.constants[name]
         assert isinstance(tensor, torch.Tensor)
         return self._fixed(tensor, node.name)
 
     def _fixed(self, tensor: torch.Tensor, name: str) -> View:
-        """A few numbers, each written into the program. Raises BU403 for more of them."""
+        """A small constant, written into the program element by element. Raises BU403 for more than FEW elements."""
         numbers = tensor.flatten().tolist()
         if len(numbers) > FEW or not numbers:
-            raise self.refused(f"a forward creates a tensor of {len(numbers)} fixed numbers; declare it as a Const")
+            raise self.refused(f"a forward creates a constant of {len(numbers)} elements; declare it as a Const")
         full, aten = torch.ops.aten.full.default, torch.ops.aten
         dtype = DType(str(tensor.dtype).removeprefix("torch."))
         if len(set(numbers)) == 1:
@@ -237,7 +237,7 @@ class _Conversion:
         written = [view for info, view in pairs if info.alias_info and info.alias_info.is_write]
         for view in written:
             if not isinstance(view, View) or self.buffers[view.buffer].kind != "state":
-                raise self.refused(f"the operator `{target}` changes a tensor that is no state")
+                raise self.refused(f"the operator `{target}` changes a tensor that is not a state")
         op, names, given = named(target, arguments)
         node_of = Node(
             op=op,
@@ -253,7 +253,7 @@ class _Conversion:
     def _buffer(self, name: str, shape: Shape, dtype: torch.dtype, kind: Kind) -> View:
         buffer = Buffer(name=name, shape=shape, dtype=str(dtype).removeprefix("torch."), kind=kind)
         if buffer.dtype not in DTYPES:
-            raise self.refused(f"the program computes with {buffer.dtype}, which no kernel takes")
+            raise self.refused(f"the program computes with {buffer.dtype}, which no kernel supports")
         self.buffers[name] = buffer
         return whole(buffer)
 
@@ -261,12 +261,12 @@ class _Conversion:
         return tuple(self._size(size) for size in shape)
 
     def _size(self, size: Any) -> int:
-        """A size that is not static is the largest that it can be: the step's block table is padded to it."""
+        """A size; a symbolic one is its upper bound, to which the step's block table is padded."""
         if isinstance(size, int | float | bool):
             return size  # pyright: ignore[reportReturnType]
         found = size.node.expr.subs(self.sizes)
         if not found.is_Integer:
-            raise self.refused("the size of a tensor depends on numbers that only a step has")
+            raise self.refused("the size of a tensor depends on values that are known only in a step")
         return int(found)
 
     def _argument(self, value: Any, node: TracedNode) -> Argument:
@@ -289,12 +289,12 @@ class _Conversion:
 
 
 def _changes(target: Any) -> bool:
-    """Whether an operator of torch's own changes a tensor in place."""
+    """Whether an operator of torch changes a tensor in place."""
     return isinstance(target, torch._ops.OpOverload) and target.namespace == "aten" and target._schema.is_mutable
 
 
 def _site_of(node: TracedNode) -> Site | None:
-    """The innermost line of the model's own source that a node comes from, where the trace has lines."""
+    """The innermost line of the model's source that created a node; None if the trace has no lines."""
     lines = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
     lines = [(file, line) for file, line in lines if TRACING not in file]
     return Site(lines[-1][0], int(lines[-1][1])) if lines else None

@@ -1,4 +1,4 @@
-"""Which groups of an OpGraph can become one, and the order of groups after that."""
+"""The conditions for merging groups of an OpGraph, and the order of groups afterwards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def merge_pairs(graph: OpGraph, accepts: Accepts) -> OpGraph:
 
 
 def merged(graph: OpGraph, first: int, second: int) -> OpGraph:
-    """The graph with two groups as one, in an order that respects what reads what. `can_merge` has to hold."""
+    """The graph with two groups merged, in an order that respects dependencies. `can_merge` must hold."""
     below = _followers(graph, first)
     between = range(first + 1, second)
     before = [number for number in between if number not in below]
@@ -29,7 +29,7 @@ def merged(graph: OpGraph, first: int, second: int) -> OpGraph:
 
 
 def can_merge(graph: OpGraph, first: int, second: int) -> bool:
-    """Whether nothing between the two needs the first and is needed by the second."""
+    """Whether no group between the two depends on the first while the second depends on it."""
     below = _followers(graph, first)
     return not any(
         number in below and _follows(graph.groups[second], graph.groups[number]) for number in range(first + 1, second)
@@ -37,13 +37,13 @@ def can_merge(graph: OpGraph, first: int, second: int) -> bool:
 
 
 def by_rows(graph: OpGraph, producer: Group, consumer: Group) -> bool:
-    """Whether each row of what the consumer reads of the producer is part of the same row that this gives."""
+    """Whether the consumer reads in each row only elements of the same row of the producer's results."""
     views = (view for node in consumer.nodes for view in node.views if view.buffer in producer.outputs)
     return all(within_rows(view, graph.buffers[view.buffer]) for view in views)
 
 
 def only_reader(graph: OpGraph, producer: Group, consumer: Group) -> bool:
-    """Whether nothing but the consumer reads what the producer gives."""
+    """Whether only the consumer reads the results of the producer."""
     at = graph.groups.index(consumer)
     return not producer.outputs & graph.given and all(
         reader == at for name in producer.outputs for reader in graph.readers.get(name, ())
@@ -60,7 +60,7 @@ def _pairs(graph: OpGraph, accepts: Accepts) -> Iterator[tuple[int, int]]:
 
 
 def _followers(graph: OpGraph, first: int) -> set[int]:
-    """The groups that have to run after a group, directly or through others."""
+    """The groups that must run after a group, directly or through others."""
     found: set[int] = set()
     for number in range(first + 1, len(graph.groups)):
         group = graph.groups[number]
@@ -70,6 +70,6 @@ def _followers(graph: OpGraph, first: int) -> set[int]:
 
 
 def _follows(later: Group, earlier: Group) -> bool:
-    """Whether a group reads what an earlier one gives or changes, or changes what that reads or changes."""
+    """Whether a group reads what an earlier one writes, or changes what that one reads or changes."""
     written = earlier.outputs | earlier.updates
     return bool(later.inputs & written or later.updates & (earlier.inputs | earlier.updates))

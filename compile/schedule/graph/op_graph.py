@@ -1,4 +1,4 @@
-"""OpGraph: one function of a program as plain data. Its nodes are operations; what runs together is a group."""
+"""OpGraph: one function of a program as plain data. Nodes are operations; a group is the nodes of one launch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Kind = Literal["weight", "state", "value", "step", "temporary"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffer:
-    """Memory that a function reads or writes, dense and in the order of its axes.
+    """Memory that a function reads or writes, dense and in row-major order.
 
-    Weights and states are bound by name at each call. Values are what a call is given, `step:<field>` is the step.
-    Temporaries are what nodes give; those that only one group uses need no memory of the plan.
+    Weights and states are bound by name at each call. Values are arguments of a call, `step:<field>` fields of the
+    step. Temporaries are results of nodes; those that only one group uses are not in the memory plan.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Buffer:
 
     @property
     def nbytes(self) -> int:
+        """The size in bytes."""
         return DTYPES[self.dtype].nbytes(self.shape)
 
 
@@ -42,13 +43,13 @@ class View:
 
     @property
     def elements(self) -> int:
-        """How many different elements of the buffer it has."""
+        """The number of distinct elements of the buffer that it has."""
         return math.prod(size for size, stride in zip(self.shape, self.strides, strict=True) if stride)
 
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """A dtype as a setting of an operation."""
+    """A dtype as an argument of an operation."""
 
     name: str
 
@@ -58,9 +59,9 @@ Argument = View | DType | bool | int | float | str | None | tuple["Argument", ..
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One operation. `op` is its torch operator (`bringup.linear.default`); `arguments` are those of its schema, which
-    calls them `names`. It gives the buffers `outputs`, whole, and changes `updates` in place. `site` is the line of
-    the model's source that it comes from, where that is known; no file has it.
+    """One operation. `op` is its torch operator (`bringup.linear.default`); `arguments` are those of its schema, with
+    the schema's `names`. It writes the complete buffers `outputs`, and changes `updates` in place. `site` is the line
+    of the model's source that created it, if known; it is not stored in files.
     """
 
     op: str
@@ -76,7 +77,7 @@ class Node:
         return self.op.split(".")[1]
 
     def argument(self, name: str) -> Argument:
-        """The argument of a name, None where the operation has none of it."""
+        """The argument of a name; None if the operation does not have it."""
         return next((value for key, value in zip(self.names, self.arguments, strict=True) if key == name), None)
 
     @property
@@ -86,31 +87,34 @@ class Node:
 
     @property
     def reads(self) -> set[str]:
+        """The buffers of its tensors."""
         return {view.buffer for view in self.views}
 
 
 @dataclass(frozen=True)
 class Group:
-    """Nodes that are one launch, in order."""
+    """The nodes of one launch, in order."""
 
     nodes: tuple[Node, ...]
 
     @cached_property
     def outputs(self) -> frozenset[str]:
+        """The buffers that its nodes compute."""
         return frozenset(name for node in self.nodes for name in node.outputs)
 
     @cached_property
     def updates(self) -> frozenset[str]:
+        """The states that its nodes change in place."""
         return frozenset(name for node in self.nodes for name in node.updates)
 
     @cached_property
     def inputs(self) -> frozenset[str]:
-        """The buffers that it reads and does not give itself."""
+        """The buffers that it reads and does not compute itself."""
         return frozenset(name for node in self.nodes for name in node.reads) - self.outputs
 
     @property
     def name(self) -> str:
-        """`rms_norm+linear+add`; equal neighbours once, with their number."""
+        """`rms_norm+linear+add`; equal adjacent names once, with their number."""
         names = [node.short for node in self.nodes]
         runs: list[list[Any]] = []
         for name in names:
@@ -123,7 +127,7 @@ class Group:
 
 @dataclass(frozen=True)
 class OpGraph:
-    """One function. `groups` are in an order in which they can run; `results` are what a call gives."""
+    """One function. `groups` are in an order in which they can run; `results` are the results of a call."""
 
     name: str
     buffers: Mapping[str, Buffer]
@@ -132,7 +136,7 @@ class OpGraph:
 
     @cached_property
     def readers(self) -> Mapping[str, Sequence[int]]:
-        """By buffer: the numbers of the groups that read it."""
+        """For each buffer, the indices of the groups that read it."""
         found: dict[str, list[int]] = {}
         for number, group in enumerate(self.groups):
             for name in group.inputs:
@@ -146,25 +150,27 @@ class OpGraph:
 
     @cached_property
     def planned(self) -> frozenset[str]:
-        """The temporaries that need memory: those that outlive the group which gives them."""
+        """The temporaries that need memory: those that other groups read, or that are results."""
         every = frozenset(name for group in self.groups for name in group.outputs)
         return frozenset(name for name in every if name in self.readers) | (every & self.given)
 
     def with_groups(self, groups: Sequence[Group]) -> OpGraph:
+        """The same function with other groups."""
         return replace(self, groups=tuple(groups))
 
     def nodes(self) -> Iterator[Node]:
+        """All nodes, in the order of the groups."""
         for group in self.groups:
             yield from group.nodes
 
 
 def dense(shape: Shape) -> tuple[int, ...]:
-    """The strides of a dense tensor."""
+    """The strides of a dense tensor in row-major order, in elements."""
     return tuple(math.prod(max(1, size) for size in shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def within_rows(view: View, buffer: Buffer) -> bool:
-    """Whether row i of a view is part of row i of its buffer, and of more than one element where rows have more."""
+    """Whether row i of a view is part of row i of its buffer, with more than one element if rows have more."""
     if not buffer.shape:
         return True
     row = dense(buffer.shape)[0]

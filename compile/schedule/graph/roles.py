@@ -1,4 +1,4 @@
-"""What kind of work an operation is: fusion goes by this, not by names."""
+"""The roles of operations, on which fusion depends instead of names."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from bringup.compile.schedule.graph.op_graph import Group, Node
 
 
 class Role(Enum):
-    """A kind of work, by what an element of the result depends on."""
+    """A role, by the inputs on which an element of the result depends."""
 
-    ELEMENT = "element"  # the elements at its own place
-    ROW = "row"  # a row of the last axis: norms, softmax, the choice of experts
-    ROUND = "round"  # a row, as codes with scales
-    GATHER = "gather"  # rows that an index names
+    ELEMENT = "element"  # the elements at the same index
+    ROW = "row"  # a row of the last axis: norms, softmax, the selection of experts
+    ROUND = "round"  # a row; the result is codes with scales
+    GATHER = "gather"  # rows selected by an index
     PRODUCT = "product"  # a row of activations and a matrix
-    ROTARY = "rotary"  # a pair of channels of its own head
+    ROTARY = "rotary"  # a pair of channels of the same head
     CACHE = "cache"  # writes rows of a cache
     ATTENTION = "attention"  # rows of a cache, for each query
-    MOVE = "move"  # copies elements to other places
+    MOVE = "move"  # copies elements to other indices
 
 
 _NAMES = {
@@ -35,7 +35,7 @@ _NAMES = {
     Role.MOVE: "clone cat arange rows_of_experts to_blocks from_blocks slots_to_blocks cached_rows lora_lookup",
 }
 _ROLES = {name: role for role, names in _NAMES.items() for name in names.split()}
-# What kernels write into a state: torch's operators for anything else are computed, and copied there.
+# The operators with which kernels write a state. Results of other operators are computed and then copied to the state.
 WRITES = frozenset(
     f"aten.{name}"
     for name in ("copy_.default", "index_put_.default", "scatter_.src", "scatter_.value", "scatter_add_.default")
@@ -49,14 +49,15 @@ def is_known(short: str) -> bool:
 
 
 def role_of(node: Node) -> Role | None:
-    """None for an operation that nothing is fused with."""
+    """The role of a node; None for an operation that is not fused with others."""
     return _ROLES.get(node.short)
 
 
 def roles_of(group: Group) -> set[Role | None]:
+    """The roles of a group's nodes."""
     return {role_of(node) for node in group.nodes}
 
 
 def products(group: Group) -> list[Node]:
-    """Its matrix products."""
+    """The matrix products of a group."""
     return [node for node in group.nodes if role_of(node) is Role.PRODUCT]

@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false
-"""Views by torch's own rules: what strides a view operator gives."""
+"""The strides of the results of view operators, by torch's own rules."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from bringup.spec import Shape
 
 
 def viewed(target: Any, view: View, dtype: str, arguments: list[Argument]) -> list[View] | View | bool | None:
-    """What a view operator gives of a view; None where no strides express it.
+    """The result of a view operator on a view; None if strides cannot express it.
 
-    True where it is another dtype, False where it is a copy.
+    True if the result has another dtype, False if it is a copy.
     """
     base = _tensor(view, dtype)
     out = _run(target, base, arguments)
@@ -31,7 +31,7 @@ def viewed(target: Any, view: View, dtype: str, arguments: list[Argument]) -> li
 
 
 def expanded(view: View, shape: Shape) -> View:
-    """A view that repeats its elements up to a shape, as torch's `expand`."""
+    """A view that repeats its elements to fill a shape, like torch's `expand`."""
     lead = len(shape) - len(view.shape)
     strides = (0,) * lead + tuple(
         stride if own == size else 0 for own, size, stride in zip(view.shape, shape[lead:], view.strides, strict=True)
@@ -47,7 +47,7 @@ def _tensor(view: View, dtype: str) -> torch.Tensor:
 
 
 def _run(target: Any, base: torch.Tensor, arguments: list[Argument]) -> Any:
-    """What a view operator gives, None where it refuses the strides."""
+    """The result of a view operator; None if it rejects the strides."""
     settings = [list(value) if isinstance(value, tuple) else value for value in arguments[1:]]
     settings = [getattr(torch, value.name) if isinstance(value, DType) else value for value in settings]
     positional = [info for info in target._schema.arguments if not info.kwarg_only]

@@ -1,4 +1,4 @@
-"""Leaves out what nobody reads."""
+"""Removes operations whose results are not read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bringup.compile.schedule.graph.op_graph import Group, OpGraph
 
 
 def without_unread(graph: OpGraph) -> OpGraph:
-    """Without the nodes that change nothing and whose results nobody reads."""
+    """The graph without nodes that change nothing and whose results are not read."""
     read, needed = set(graph.given), list[Group]()
     for group in reversed(graph.groups):
         if group.updates or group.outputs & read:

@@ -1,1 +1,1 @@
-"""The passes, one file each: a frozen dataclass of options that turns an OpGraph into another."""
+"""The passes, one file each: a frozen dataclass of options that transforms an OpGraph."""

@@ -1,3 +1,5 @@
+"""The pass fuse-elements."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -9,9 +11,9 @@ from bringup.compile.schedule.graph.roles import Role, roles_of
 
 @dataclass(frozen=True)
 class FuseElements:
-    """Runs of element-wise operations, and look-ups of rows that only such a run reads, become one launch.
+    """Fuses consecutive element-wise operations, and look-ups of rows that only they read, into one launch.
 
-    So embedding, its scale and learned positions are one, and so are the arithmetic of a mask or of slot numbers.
+    Examples: the embedding with its scale and learned positions; the arithmetic of a mask or of slot indices.
     """
 
     name = "fuse-elements"

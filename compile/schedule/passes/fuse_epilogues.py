@@ -1,3 +1,5 @@
+"""The pass fuse-epilogues."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -9,10 +11,10 @@ from bringup.compile.schedule.graph.roles import Role, products, roles_of
 
 @dataclass(frozen=True)
 class FuseEpilogues:
-    """Element-wise operations on a matrix product's result are done before it is stored.
+    """Fuses element-wise operations into the matrix product whose result they read, before it is stored.
 
-    That is a bias, an activation, the product with the other half of a gated MLP, and the sum with the residual. An
-    operation that needs two products (gate and up of experts) takes both in, where they read the same activations.
+    Examples: a bias, an activation, the product with the other half of a gated MLP, the sum with the residual. An
+    operation on two products (gate and up of experts) is fused with both, if they read the same activations.
     """
 
     name = "fuse-epilogues"
@@ -37,7 +39,7 @@ def _same_rows(graph: OpGraph, producer: Group, consumer: Group) -> bool:
 
 
 def _other_half(producer: Group, consumer: Group) -> bool:
-    """Whether the consumer has a product of its own, of the same activations, and joins the two element by element."""
+    """Whether the consumer has a product with the same activations, and combines the two element by element."""
     theirs = products(consumer)
     if len(theirs) != 1 or consumer.nodes[0] not in theirs or roles_of(consumer) != {Role.PRODUCT, Role.ELEMENT}:
         return False

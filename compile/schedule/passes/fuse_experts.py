@@ -1,3 +1,5 @@
+"""The pass fuse-experts."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -9,9 +11,9 @@ from bringup.compile.schedule.graph.roles import Role, products, roles_of
 
 @dataclass(frozen=True)
 class FuseExperts:
-    """Rows of tokens go to their experts as the experts' products read them, and come back as they are summed.
+    """Fuses the gather of tokens' rows by expert into the experts' products, and element-wise operations into the sum.
 
-    The copies of rows by expert are never stored; what is added to their sum is added in the same launch.
+    The copies of rows by expert are not stored, and terms that are added to the sum are added in the same launch.
     """
 
     name = "fuse-experts"

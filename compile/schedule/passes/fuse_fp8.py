@@ -1,3 +1,5 @@
+"""The pass fuse-fp8."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -9,10 +11,10 @@ from bringup.compile.schedule.graph.roles import NORMS, Role, products, roles_of
 
 @dataclass(frozen=True)
 class FuseFp8:
-    """Rows are rounded to float8 where they are computed: by a norm, by the activation of a gated MLP, or by what
-    follows a product in float8, where up to `widest` columns have a scale.
+    """Fuses rounding to float8 into the operation that computes the rows: a norm, the activation of a gated MLP, or the
+    epilogue of a float8 product, if at most `widest` columns share a scale.
 
-    A norm's rows stay there for others that read them as floats, such as a router.
+    The rows of a norm are also stored as floats for other readers, such as a router.
     """
 
     name = "fuse-fp8"
@@ -32,7 +34,7 @@ class FuseFp8:
         return only_reader(graph, producer, consumer)
 
     def _takes_blocks(self, producer: Group, consumer: Group) -> bool:
-        """Whether a product's tiles have all columns that share a scale."""
+        """Whether a tile of the product contains all columns that share a scale."""
         blocks = [node.argument("columns") for node in consumer.nodes if node.argument("scale") is None]
         fits = all(isinstance(each, int) and each <= self.widest and each & (each - 1) == 0 for each in blocks)
         fits = fits and len(blocks) == len(consumer.nodes)

@@ -1,3 +1,5 @@
+"""The pass fuse-lookups."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -9,7 +11,7 @@ from bringup.compile.schedule.graph.roles import Role, roles_of
 
 @dataclass(frozen=True)
 class FuseLookups:
-    """Look-ups of rows that do not depend on each other become one launch: embeddings and the tables of rope."""
+    """Fuses independent look-ups of rows into one launch: embeddings and the tables of RoPE."""
 
     name = "fuse-lookups"
 

@@ -1,3 +1,5 @@
+"""The pass fuse-norms."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -9,9 +11,9 @@ from bringup.compile.schedule.graph.roles import NORMS, Role, products, role_of
 
 @dataclass(frozen=True)
 class FuseNorms:
-    """A norm whose result only one matrix product reads is computed by that product's programs.
+    """Fuses a norm into the matrix product that alone reads its result.
 
-    Each of them norms the rows anew, so this pays for few rows: `most_rows`.
+    Each program of the product computes the norm of its rows again, so this is only done for up to `most_rows` rows.
     """
 
     name = "fuse-norms"

@@ -1,3 +1,5 @@
+"""The pass fuse-rotary."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -11,10 +13,10 @@ _OF_HEADS = NORMS | {"cat"}
 
 @dataclass(frozen=True)
 class FuseRotary:
-    """What happens to queries and keys between their projection and attention becomes one launch.
+    """Fuses the operations on queries and keys between projection and attention into one launch.
 
-    That is the norms of heads, rope, and the write into the caches. With `into_product` it is done where one product
-    gives queries, keys and values, before they are stored.
+    These are the norms of heads, RoPE, and the writes to the caches. With `into_product` they are fused into the
+    projection, if one product computes queries, keys and values.
     """
 
     name = "fuse-rotary"
@@ -27,12 +29,12 @@ class FuseRotary:
 
 
 def _head_work(graph: OpGraph, producer: Group, consumer: Group) -> bool:
-    """A norm of heads before rope; rope before the write of a cache."""
+    """Whether the groups are a norm of heads and RoPE, or RoPE and the write of a cache."""
     return _of_heads(graph, producer) and _of_heads(graph, consumer) and only_reader(graph, producer, consumer)
 
 
 def _of_heads(graph: OpGraph, group: Group) -> bool:
-    """Whether it is norms of heads, rope and writes of caches."""
+    """Whether all nodes are norms of heads, RoPE or writes of caches."""
     return all(
         role_of(node) in (Role.ROTARY, Role.CACHE)
         or (node.short in _OF_HEADS and len(graph.buffers[node.outputs[0]].shape) == 3)
@@ -41,7 +43,7 @@ def _of_heads(graph: OpGraph, group: Group) -> bool:
 
 
 def _side_by_side(graph: OpGraph) -> OpGraph:
-    """The groups of queries, keys and values of one projection, and of one layer's rope, as one."""
+    """Merges the groups of queries, keys and values of one projection, and those of one layer's RoPE."""
     at = 0
     while at < len(graph.groups):
         own = graph.groups[at]
@@ -68,7 +70,7 @@ def _belong(graph: OpGraph, one: Group, other: Group) -> bool:
 
 
 def _sources(graph: OpGraph, group: Group) -> set[str]:
-    """What a group's heads come from: the products that it reads; the tokens' positions for rope of both."""
+    """The sources of a group's heads: the products that it reads, and the shared tables of RoPE."""
     kinds = {name: graph.buffers[name].kind for name in group.inputs}
     return {
         name for name, kind in kinds.items() if kind in ("temporary", "value") and len(graph.buffers[name].shape) > 1

@@ -1,3 +1,5 @@
+"""The pass fuse-rows."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -9,10 +11,10 @@ from bringup.compile.schedule.graph.roles import NORMS, Role, roles_of
 
 @dataclass(frozen=True)
 class FuseRows:
-    """What works on whole rows, one program a row, becomes one launch.
+    """Fuses operations on complete rows, with one program per row, into one launch.
 
-    That is the routing of a mixture of experts, of up to `widest` experts; and a norm with what is done element by
-    element to its result, such as the sum with the residual.
+    These are the routing of a mixture of experts with up to `widest` experts, and a norm with element-wise operations
+    on its result, such as the sum with the residual.
     """
 
     name = "fuse-rows"
@@ -36,7 +38,7 @@ class FuseRows:
 
 
 def _after_norm(graph: OpGraph, producer: Group, consumer: Group) -> bool:
-    """Whether elements of a norm's rows are what the consumer works on."""
+    """Whether the consumer is element-wise operations on a norm's rows."""
     shapes = {graph.buffers[name].shape for group in (producer, consumer) for name in group.outputs}
     return (
         producer.nodes[0].short in NORMS
@@ -47,5 +49,5 @@ def _after_norm(graph: OpGraph, producer: Group, consumer: Group) -> bool:
 
 
 def _read_by(graph: OpGraph, producer: Group, consumer: Group) -> bool:
-    """Whether they belong together: scores may be read again by a later part of the same routing."""
+    """Whether the consumer reads results of the producer; scores may be read by a later part of the routing too."""
     return only_reader(graph, producer, consumer) or bool(producer.outputs & consumer.inputs)

@@ -1,3 +1,5 @@
+"""The pass share-fp8."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -9,7 +11,7 @@ from bringup.compile.schedule.graph.roles import Role, role_of
 
 @dataclass(frozen=True)
 class ShareFp8:
-    """Rows that several products read as float8 are rounded once."""
+    """Rounds rows once that several products read as float8."""
 
     name = "share-fp8"
 
@@ -28,7 +30,7 @@ class ShareFp8:
 
 
 def _is_known(node: Node, first: dict[tuple[Argument, ...], tuple[str, ...]], same: dict[str, str]) -> bool:
-    """Whether a node rounds what another one has rounded: that one's results then are read."""
+    """Whether an earlier node rounds the same rows; `same` then maps this node's results to the earlier ones."""
     if role_of(node) is not Role.ROUND:
         return False
     outputs = first.setdefault(node.arguments, node.outputs)

@@ -109,7 +109,7 @@ BLOOM = (
     ),
     _bloom(
         "thirds-in-file",
-        "The fused matrix lies in thirds in the file, in one layer",
+        "The fused matrix is stored in thirds, in one layer",
         2,
         "Megatron-Bridge#1818",
         thirds_in_file,
@@ -165,7 +165,7 @@ BLOOM = (
     ),
     _bloom(
         "no-rule",
-        "The table leaves attention's last matrix out",
+        "The table omits attention's last matrix",
         14,
         "vllm#37084",
         no_rule,

@@ -65,21 +65,22 @@ CONFIG_WORDS = (
         "null-tie", "`tie_word_embeddings` is null", _words(tie_word_embeddings=None), "BU121", "tie_word_embeddings",
         pain=5,
     ),
-    _case("null-theta", "`rope_theta` is null within rope's settings", _rope(rope_theta=None), "BU121", "rope_theta"),
+    _case("null-theta", "`rope_theta` is null in the RoPE settings", _rope(rope_theta=None), "BU121", "rope_theta"),
     _case("null-rope-type", "`rope_type` is null", _rope(rope_type=None), "BU121", "rope_type"),
     _case(
         "null-scale", "`scale_attn_weights` is null", _words(scale_attn_weights=None), "BU121", "scale_attn_weights",
         base="gpt2",
     ),
     _case(
-        "null-key-heads", "`num_key_value_heads` is null where only Llama takes that", _words(num_key_value_heads=None),
+        "null-key-heads", "`num_key_value_heads` is null where only Llama accepts that",
+        _words(num_key_value_heads=None),
         "BU121", "num_key_value_heads", base="mistral", pain=11,
     ),
     _case(
         "null-group", "`n_group` is null", _words(n_group=None), "BU121", "n_group", base="deepseek_v3"
     ),
     _case(
-        "two-thetas", "`rope_theta` within and beside rope's settings differ", _words(rope_theta=500000.0), "BU151",
+        "two-thetas", "`rope_theta` inside and outside the RoPE settings differ", _words(rope_theta=500000.0), "BU151",
         "rope_theta", reads=("rope_scaling",),
     ),
     _case(
@@ -116,7 +117,7 @@ CONFIG_WORDS = (
         "BU151", "moe_layer_freq", base="deepseek_v3", pain=7,
     ),
     _case(
-        "config-rope-in-pairs", "The config says that rope turns neighbours", _words(rope_interleaved=True), "BU122",
+        "config-rope-in-pairs", "The config states that RoPE rotates pairs", _words(rope_interleaved=True), "BU122",
         "rope_interleaved", pain=2,
     ),
     _case("special-rows", "The embedding has further rows by `n_special`", _words(n_special=3), "BU122", "n_special",

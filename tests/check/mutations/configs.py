@@ -113,7 +113,7 @@ CONFIGS = (
     ),
     Mutation(
         key="shallower",
-        title="The config has one layer less than the weights",
+        title="The config has one layer fewer than the weights",
         pain=7,
         seen="vllm#21874",
         base="llama",

@@ -124,7 +124,7 @@ def deepseek(key: str, title: str, pain: int, seen: str, spoil, code: str, names
 DEEPSEEK = (
     deepseek(
         "correction-bias",
-        "The biases that help to choose experts are missing",
+        "The biases of expert selection are missing",
         1,
         "sglang#29006",
         correction_bias,
@@ -142,7 +142,7 @@ DEEPSEEK = (
     ),
     deepseek(
         "values-first",
-        "A rule takes values before keys",
+        "A rule reads values before keys",
         2,
         "sglang#24703",
         values_first,
@@ -153,7 +153,7 @@ DEEPSEEK = (
     ),
     deepseek(
         "rope-in-halves",
-        "The config has rope turn halves",
+        "The config states that RoPE rotates halves",
         2,
         "llama.cpp#3364",
         rope_in_halves,
@@ -163,7 +163,7 @@ DEEPSEEK = (
     ),
     deepseek(
         "transposed",
-        "The latent's matrix is transposed in one layer",
+        "The matrix of the MLA latent is transposed in one layer",
         2,
         "vllm#44113",
         transposed,
@@ -238,7 +238,7 @@ DEEPSEEK = (
     ),
     deepseek(
         "no-rule",
-        "The table leaves the shared expert out",
+        "The table omits the shared expert",
         14,
         "vllm#15697",
         no_rule,

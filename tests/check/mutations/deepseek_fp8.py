@@ -80,7 +80,7 @@ DEEPSEEK_FP8 = (
     ),
     deepseek(
         "unsaid",
-        "The weights are fp8, and the config does not say so",
+        "The weights are fp8, and the config does not state it",
         3,
         "abliterix#93",
         unsaid,
@@ -89,7 +89,7 @@ DEEPSEEK_FP8 = (
     ),
     deepseek(
         "no-rule-fp8",
-        "The table leaves experts in fp8 out",
+        "The table omits experts in fp8",
         14,
         "tried by hand",
         no_rule,

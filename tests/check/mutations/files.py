@@ -114,7 +114,7 @@ FILES = (
     ),
     Mutation(
         key="shard-left-out",
-        title="A shard is lost, and the index does not know it",
+        title="A shard is missing, and so are its entries in the index",
         pain=13,
         seen="vllm#57108",
         base="llama",
@@ -156,7 +156,7 @@ FILES = (
     ),
     Mutation(
         key="no-rule",
-        title="The table leaves a matrix out",
+        title="The table omits a matrix",
         pain=14,
         seen="vllm#37084",
         base="llama",

@@ -121,19 +121,19 @@ def _case(
 TWICE, LOST = "vllm#54230", "huggingface_hub#4725"
 CUT = "model-00002-of-00003.safetensors"
 FOLDERS = (
-    _case("two-sets", "One file stands beside an index of others", 13, "mlx-vlm#1464", two_sets, "BU228", SINGLE),
+    _case("two-sets", "One file is next to an index of others", 13, "mlx-vlm#1464", two_sets, "BU228", SINGLE),
     _case("copied", "A tensor is in two shards, with other values", 13, TWICE, _copied(lambda a: a * 2), "BU217", GATE),
     _case(
         "copied-cut", "A tensor is in two shards, with other shapes", 13, TWICE, _copied(lambda a: a[:5]), "BU217", GATE
     ),
     _case("ghost", "The index names a tensor that no file has", 13, LOST, ghost, "BU216", "lm_head.bias"),
     _case("in-no-file", "A shard has lost a tensor that the index names", 13, LOST, in_no_file, "BU216", GATE),
-    _case("left-over", "The index names a file more", 13, "CoSER#3", left_over, "BU215", "model-extra.safetensors"),
+    _case("left-over", "The index names another file", 13, "CoSER#3", left_over, "BU215", "model-extra.safetensors"),
     _case("of-other-shards", "The index is that of other files", 13, "mlx-vlm#1827", of_other_shards, "BU215", CUT),
     _case("cut-shard", "The download of a shard stopped early", 13, "PersuGPT.github.io#2", truncated, "BU208", CUT),
     _case(
         "adapter-beside",
-        "A LoRA of peft lies in the model's folder",
+        "A LoRA of peft is in the model's folder",
         4,
         "transformers#43746",
         _adapter("adapter_model.safetensors"),
@@ -142,7 +142,7 @@ FOLDERS = (
     ),
     _case(
         "adapter-bin-beside",
-        "A LoRA of peft lies in the model's folder, as a torch file",
+        "A LoRA of peft is in the model's folder, as a torch file",
         4,
         "unsloth#1107",
         _adapter("adapter_model.bin"),
@@ -151,7 +151,7 @@ FOLDERS = (
     ),
     Mutation(
         key="forgotten",
-        title="The index leaves out a tensor that a shard has",
+        title="The index omits a tensor that a shard has",
         pain=13,
         seen="vmlx-swift#388",
         base="llama",

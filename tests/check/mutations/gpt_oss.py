@@ -153,7 +153,7 @@ GPT_OSS = (
     ),
     _oss(
         "halves",
-        "A rule takes gate and up as halves, and they take turns",
+        "A rule reads gate and up as halves, and they are interleaved",
         2,
         "vllm#44113",
         halves,
@@ -162,7 +162,7 @@ GPT_OSS = (
         phase="verify",
         convert=turns_in_tensors,
     ),
-    _oss("transposed", "The experts lie output first", 2, "unsloth-zoo#849", transposed, "BU102", BOTH),
+    _oss("transposed", "The experts are stored output first", 2, "unsloth-zoo#849", transposed, "BU102", BOTH),
     _oss(
         "sinks-in-file",
         "The sinks of one layer are those of the neighbouring heads",
@@ -227,7 +227,7 @@ GPT_OSS = (
     ),
     _oss(
         "no-rule",
-        "The table leaves experts in MXFP4 out",
+        "The table omits experts in MXFP4",
         14,
         "transformers#41580",
         no_rule,

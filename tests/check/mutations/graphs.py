@@ -64,7 +64,7 @@ GRAPHS = (
     ),
     Mutation(
         key="rope-in-pairs",
-        title="The graph's rope turns neighbouring channels",
+        title="The graph's RoPE rotates adjacent channels",
         pain=2,
         seen="llama.cpp#3364, llama2.c#286",
         base="llama",

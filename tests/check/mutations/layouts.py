@@ -152,7 +152,7 @@ LAYOUTS = (
     ),
     Mutation(
         key="double-transpose",
-        title="A rule transposes a square matrix twice, in so many words",
+        title="A rule transposes a square matrix twice, explicitly",
         pain=2,
         seen="vllm#47874",
         base="gpt2",
@@ -184,7 +184,7 @@ LAYOUTS = (
     ),
     Mutation(
         key="qkv-order",
-        title="A rule takes q, k, v in the order k, q, v",
+        title="A rule reads q, k, v in the order k, q, v",
         pain=2,
         seen="Megatron-Bridge#1818",
         base="gpt2",
@@ -196,7 +196,7 @@ LAYOUTS = (
     ),
     Mutation(
         key="rope-permuted",
-        title="A rule permutes q and k for a rope in pairs",
+        title="A rule permutes q and k for RoPE on adjacent pairs",
         pain=2,
         seen="llama.cpp#2376, transformers#31788",
         base="llama",
@@ -207,7 +207,7 @@ LAYOUTS = (
     ),
     Mutation(
         key="rope-by-function",
-        title="A rule permutes q by a function of numpy",
+        title="A rule permutes q with a numpy function",
         pain=2,
         seen="llama.cpp#22611, llama2.c#286",
         base="llama",
@@ -219,7 +219,7 @@ LAYOUTS = (
     ),
     Mutation(
         key="gqa-order",
-        title="A rule groups query heads the wrong way round",
+        title="A rule groups query heads in the wrong order",
         pain=2,
         seen="NeMo-RL#2802, tt-metal#38321",
         base="llama",

@@ -113,7 +113,7 @@ MIXTRAL = (
     ),
     _mixtral(
         "gate-and-up",
-        "A rule takes w3 for the gate",
+        "A rule reads w3 for the gate",
         2,
         "sglang#24703",
         gate_and_up,
@@ -133,7 +133,7 @@ MIXTRAL = (
     ),
     _mixtral(
         "experts-exchanged",
-        "Two experts are in each other's place in the file",
+        "Two experts are exchanged in the file",
         2,
         "vllm#53114",
         experts_exchanged,
@@ -143,7 +143,7 @@ MIXTRAL = (
     ),
     _mixtral(
         "integers",
-        "One expert's matrix is int8, and its scale is not there",
+        "One expert's matrix is int8, and its scale is missing",
         3,
         "vllm#54770",
         integers,
@@ -152,7 +152,7 @@ MIXTRAL = (
     ),
     _mixtral(
         "lora-beside",
-        "A LoRA's tensors lie beside Mixtral's",
+        "A LoRA's tensors are in the file of Mixtral's weights",
         4,
         "vllm#55193",
         lora_in_the_file,
@@ -179,7 +179,7 @@ MIXTRAL = (
     ),
     _mixtral(
         "twice",
-        "The publisher's own file lies beside the shards",
+        "The publisher's own file is next to the shards",
         9,
         "vllm#3185",
         twice,
@@ -188,7 +188,7 @@ MIXTRAL = (
     ),
     _mixtral(
         "fewer-a-token",
-        "The config sends a token to one expert, and it was two",
+        "The config routes a token to one expert instead of two",
         12,
         "vllm#14635",
         fewer_a_token,
@@ -198,7 +198,7 @@ MIXTRAL = (
     ),
     _mixtral(
         "lost-shard",
-        "A shard that the index names is not there",
+        "A shard that the index names is missing",
         13,
         "vllm#57108",
         shard_left_out,

@@ -212,7 +212,7 @@ NAMES = (
     ),
     Mutation(
         key="lora-beside",
-        title="A LoRA's tensors lie beside the weights",
+        title="A LoRA's tensors are in the file of the weights",
         pain=4,
         seen="vllm#34186, sglang#40835",
         base="llama",

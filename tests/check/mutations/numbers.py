@@ -89,7 +89,7 @@ ALL_MLP = ", ".join(f"model.layers.{{0..2}}.mlp.{x}_proj.weight" for x in ("gate
 NUMBERS = (
     Mutation(
         key="fp8-without-scale",
-        title="One matrix is fp8, and its scale is not there",
+        title="One matrix is fp8, and its scale is missing",
         pain=3,
         seen="vllm#57108",
         base="llama",
@@ -173,7 +173,7 @@ NUMBERS = (
     ),
     Mutation(
         key="integer",
-        title="An integer matrix stands where a float is declared",
+        title="An integer matrix instead of the declared float",
         pain=3,
         seen="stable-diffusion.cpp#1898",
         base="gpt2",

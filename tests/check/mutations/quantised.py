@@ -125,8 +125,8 @@ def _case(key: str, title: str, base: str, spoil: Spoil, code: str, names: str) 
 
 
 def _unsaid(form: str, title: str, base: str = "llama", names: str = ALL) -> Mutation:
-    """A quantised checkpoint whose config does not say so."""
-    title = f"The matrices are in {title}, and the config does not say so"
+    """A quantised checkpoint whose config does not state it."""
+    title = f"The matrices are in {title}, and the config does not state it"
     return _case(form, title, base, _stored_as(form, said=False), "BU137", names)
 
 
@@ -144,21 +144,21 @@ QUANTISED = (
     _unsaid("nf4", "bitsandbytes' NF4"),
     _unsaid("int8", "bitsandbytes' int8"),
     _unsaid("packed", "the packed form of compressed-tensors"),
-    _unsaid("naive", "int8 with a scale a row"),
+    _unsaid("naive", "int8 with one scale per row"),
     _unsaid("nvfp4", "NVFP4"),
-    _unsaid("fp8", "fp8 with a scale each"),
+    _unsaid("fp8", "fp8 with one scale each"),
     _unsaid("fp8-blocks", "fp8 in blocks"),
     _case("said", "The config says GPTQ, and the matrices are plain", "llama", _said("gptq"), "BU137", "quant_method"),
     _case(
         "deepseek-awq",
-        "DeepSeek in AWQ, and the config does not say so",
+        "DeepSeek in AWQ, and the config does not state it",
         "deepseek_v3",
         _stored_as("awq", said=False),
         "BU137",
         DEEPSEEK,
     ),
     _case("uint8", "fp8 payloads saved as bytes", "deepseek_v3", _payload(np.uint8), "BU108", EVERY),
-    _case("bool", "fp8 payloads saved as truth values", "deepseek_v3", _payload(np.bool_), "BU108", EVERY),
+    _case("bool", "fp8 payloads saved as booleans", "deepseek_v3", _payload(np.bool_), "BU108", EVERY),
     _case("one-int8", "One fp8 payload saved as int8", "deepseek_v3", _payload(np.int8, only=MATRIX), "BU108", MATRIX),
     _case(
         "one-bf16",
@@ -173,7 +173,7 @@ QUANTISED = (
     _case("block-8", "The config has smaller blocks than the scales", "deepseek_v3", _block(8, 8), "BU102", EVERY),
     _case("block-wide", "The config has blocks of one row", "deepseek_v3", _block(1, 16), "BU102", EVERY),
     _case("block-one", "One matrix has blocks of another size", "deepseek_v3", block_of_one, "BU102", MATRIX),
-    _case("scalars", "One scale a matrix in place of blocks", "deepseek_v3", scalars, "BU102", EVERY),
+    _case("scalars", "One scale per matrix instead of blocks", "deepseek_v3", scalars, "BU102", EVERY),
     _case(
         "dequantised", "The config says fp8 of plain matrices", "deepseek_v3", _said("fp8-blocks"), "BU137", DEEPSEEK
     ),
@@ -190,14 +190,14 @@ QUANTISED = (
     ),
     _case(
         "mxfp4-unsaid",
-        "In MXFP4, and the config does not say so",
+        "In MXFP4, and the config does not state it",
         "gpt_oss",
         mxfp4_unsaid,
         "BU137",
         f"{EXPERTS}, model.layers.{{0..2}}.mlp.experts.down_proj",
     ),
     _case("mxfp4-said", "The config says MXFP4 of plain experts", "gpt_oss", mxfp4_said, "BU137", "quant_method"),
-    _case("mxfp4-bool", "MXFP4 blocks saved as truth values", "gpt_oss", mxfp4_truth_values, "BU108", EXPERTS),
+    _case("mxfp4-bool", "MXFP4 blocks saved as booleans", "gpt_oss", mxfp4_truth_values, "BU108", EXPERTS),
     _case(
         "mxfp4-scales",
         "The scales of MXFP4 matrices are missing",

@@ -75,7 +75,7 @@ VALUES = (
     ),
     _file(
         "rope-in-file",
-        "k lies in the file as for a rope in pairs, in one layer",
+        "k is stored for RoPE on adjacent pairs, in one layer",
         2,
         "llama.cpp#3364, llama.cpp#22611",
         halves_of_heads,
@@ -83,7 +83,7 @@ VALUES = (
     ),
     _file(
         "norm-in-file",
-        "A norm's weight lacks 1 in the file, in one layer",
+        "A norm's weight is 1 too small in the file, in one layer",
         10,
         "transformers#45358",
         norm_less_one,

@@ -82,7 +82,7 @@ IN_HEADERS = (
     ),
     case(
         "awq-turned",
-        "`qweight` is saved with rows for columns",
+        "`qweight` is saved transposed",
         "llama_awq",
         edited("qweight", np.transpose),
         "BU137",
@@ -96,10 +96,10 @@ IN_HEADERS = (
         "BU137",
         ALL,
     ),
-    case("bits", "The config says 8 bits, the words hold 4", "llama_gptq", words(bits=8), "BU137", ALL),
+    case("bits", "The config states 8 bits, the words have 4", "llama_gptq", words(bits=8), "BU137", ALL),
     case(
         "awq-as-gptq",
-        "The config says GPTQ, and the words are AWQ's",
+        "The config states GPTQ, and the words are AWQ's",
         "llama_awq",
         words(quant_method="gptq"),
         "BU137",
@@ -107,7 +107,7 @@ IN_HEADERS = (
     ),
     case(
         "gptq-as-awq",
-        "The config says AWQ, and the words are GPTQ's",
+        "The config states AWQ, and the words are GPTQ's",
         "llama_gptq",
         words(quant_method="awq"),
         "BU137",
@@ -115,7 +115,7 @@ IN_HEADERS = (
     ),
     case(
         "int4-as-fp8",
-        "The config of packed integers says fp8",
+        "The config of packed integers states fp8",
         "llama_int4",
         lambda trial: trial.config.update(quantization_config={"quant_method": "fp8", "activation_scheme": "dynamic"}),
         "BU137",
@@ -166,7 +166,7 @@ IN_HEADERS = (
     ),
     case(
         "exponents",
-        "Exponents of MXFP4 are saved as numbers",
+        "Exponents of MXFP4 are saved as floats",
         "llama_mxfp4",
         edited("weight_scale", lambda e: e.astype(np.float32)),
         "BU108",
@@ -190,7 +190,7 @@ IN_HEADERS = (
     ),
     case(
         "fp8-blocks",
-        "The config has blocks, the file a scale a matrix",
+        "The config has blocks, the file one scale per matrix",
         "llama_fp8_tensor",
         words(weight_block_size=[32, 32]),
         "BU102",
@@ -214,7 +214,7 @@ IN_HEADERS = (
     ),
     case(
         "int4-bits",
-        "The config says 8 bits, the packed integers have 4",
+        "The config states 8 bits, the packed integers have 4",
         "llama_int4",
         weights(num_bits=8),
         "BU137",
@@ -222,7 +222,7 @@ IN_HEADERS = (
     ),
     case(
         "symmetric",
-        "The config says symmetric, and there are zero points",
+        "The config states symmetric, and there are zero points",
         "llama_int4_zeros",
         weights(symmetric=True),
         "BU137",
@@ -230,7 +230,7 @@ IN_HEADERS = (
     ),
     case(
         "unsaid-order",
-        "Columns are ordered by activations, and the config does not say so",
+        "Columns are ordered by activations, and the config does not state it",
         "llama_int4",
         added({f"{LAYER}mlp.up_proj.weight_g_idx": np.repeat(np.arange(2), 32).astype(np.int32)}),
         "BU105",
@@ -238,7 +238,7 @@ IN_HEADERS = (
     ),
     case(
         "nf4-as-int8",
-        "The config says 8 bits of bitsandbytes' NF4",
+        "The config states 8 bits of bitsandbytes' NF4",
         "llama_nf4",
         words(load_in_4bit=False, load_in_8bit=True),
         "BU137",

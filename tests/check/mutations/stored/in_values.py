@@ -61,7 +61,7 @@ IN_VALUES = (
     ),
     case(
         "g-idx-uneven",
-        "`g_idx` gives a group one column more",
+        "`g_idx` assigns one column too many to a group",
         "llama_gptq_by_activations",
         edited("1.mlp.up_proj.g_idx", uneven),
         "BU115",
@@ -80,7 +80,7 @@ IN_VALUES = (
     ),
     case(
         "fp8-inverse",
-        "fp8 scales are saved as what values were multiplied by",
+        "fp8 scales are saved as their reciprocals",
         "llama_fp8",
         edited("weight_scale", inverse),
         "BU119",
@@ -137,7 +137,7 @@ IN_VALUES = (
     ),
     case(
         "bias",
-        "A bias that is left out is not zero",
+        "An omitted bias is not zero",
         "llama_gptq",
         lambda trial: trial.tensors.update({f"{UP}bias": np.full(96, 0.5, np.float16)}),
         "BU115",
@@ -191,7 +191,7 @@ IN_VALUES = (
     ),
     case(
         "nibbles",
-        "Codes lie in words the other way round",
+        "Codes are packed in words in reverse order",
         "llama_int4",
         edited("1.mlp.up_proj.weight_packed", nibbles),
         "BU701",
@@ -200,7 +200,7 @@ IN_VALUES = (
     ),
     case(
         "nibbles-nvfp4",
-        "Codes lie in bytes the other way round",
+        "Codes are packed in bytes in reverse order",
         "llama_nvfp4",
         edited("1.mlp.up_proj.weight", nibbles),
         "BU701",
@@ -209,7 +209,7 @@ IN_VALUES = (
     ),
     case(
         "awq-order",
-        "AWQ's words hold outputs in their order",
+        "AWQ's words have outputs in plain order",
         "llama_awq",
         edited("1.mlp.up_proj.qweight", in_order),
         "BU701",
