@@ -64,8 +64,7 @@ def attention(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...
             parts -= 1
         size, spans, nbytes = _spans(keys, step.sequences, heads, v.shape[2])
         scratch = scratch_of_decode(q.shape[2], v.shape[2], together, parts) + (8 * min(keys, size) if chosen else 0)
-        settings |= {"together": together, "parts": parts, "fetches": heads == together * k.shape[1]}
-        settings["spans"] = spans > 1
+        settings |= {"together": together, "parts": parts, "spans": spans > 1}
         if spans == 1:
             return (call("attention_decode", settings, arguments, scratch),)
         shared, merge = Pointer(SHARED), {"out": out.dtype, "values": v.shape[2]}
