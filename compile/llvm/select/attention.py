@@ -11,6 +11,7 @@ from bringup.compile.llvm.select.call import SHARED, Call, call
 from bringup.compile.llvm.select.sizes import (
     FLOATS,
     HEADS,
+    KEYS,
     MOST_SPANS,
     QUERY_VECTORS,
     SPAN,
@@ -75,7 +76,7 @@ def attention(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...
         )
     width = QUERY_VECTORS * machine.lanes
     keys = min(step.length, keys + width)  # that some queries see together
-    scratch = 4 * width * (max(q.shape[2], v.shape[2]) + keys) + 8 * keys
+    scratch = 4 * width * (q.shape[2] + v.shape[2] + 1 + KEYS) + 8 * (width + keys)
     return (call("attention_prefill", settings, [*arguments, tokens, keys], scratch),)
 
 
