@@ -25,7 +25,7 @@ from bringup.compile.llvm.kernels.keys import LEAST, Keys
 from bringup.compile.llvm.kernels.linear_tiles import transposed
 from bringup.compile.llvm.select.sizes import KEYS, QUERY_VECTORS
 
-TILE = 4  # keys whose scores, or queries whose sums of values, are in registers at a time
+TILE = 4  # queries whose sums of values are in registers at a time
 
 
 def attention_prefill(e: Emitter, settings: Mapping[str, Any]) -> None:
@@ -116,8 +116,9 @@ class _Piece:
         """Scores of the keys from `begin` to `end`, their exponentials, and the values by these."""
         e, b = self.e, self.e.b
         before = [cell.get() for cell in top]
-        whole = b.sub(end, b.srem(b.sub(end, begin), I64(TILE)))
-        for start, stop, size in ((begin, whole, TILE), (whole, end, 1)):
+        together = e.machine.registers // 2 // QUERY_VECTORS  # keys: half of the registers have sums
+        whole = b.sub(end, b.srem(b.sub(end, begin), I64(together)))
+        for start, stop, size in ((begin, whole, together), (whole, end, 1)):
             with e.loop(start, stop, size) as at:
                 self._scores(begin, at, size, top)
         tops = [cell.get() for cell in top]
