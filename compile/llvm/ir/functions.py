@@ -13,7 +13,7 @@ from llvmlite import ir
 from bringup.compile.llvm.ir.emitter import F64, I32, Emitter, Value, real, suffix, vector
 
 LOG2_E, LN2_HIGH, LN2_LOW = 1.44269504088896341, 0.693359375, -2.12194440e-4
-LARGEST, SMALLEST = 89.0, -87.3  # what exp's argument is bounded to: there it is infinity, and 0
+LARGEST, SMALLEST = 89.0, -88.0  # what exp's argument is bounded to: there it is infinity, and 0
 _ROUND = 1.5 * 2**23  # the sum of this and a number has its nearest whole number in its low bits
 # The factors of r², r³, … of e^r where |r| ≤ ln(2) / 2, so that the largest relative error is least: 3.1e-9.
 _EXP = (1.3814539878e-3, 8.3687451271e-3, 4.1668390790e-2, 1.6666520399e-1, 4.9999993432e-1)
@@ -21,20 +21,30 @@ _TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-
 _ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
 
 
-def exp(e: Emitter, x: Value) -> Value:
-    """Relative error below 1e-7; infinity from 88.73 on, 0 below -86.98; NaN of NaN."""
+def exp(e: Emitter, x: Value, *, is_below: bool = False) -> Value:
+    """Relative error below 1e-7 for normal results; infinity from 88.73 on, 0 below -87.69; NaN of NaN.
+
+    `is_below`: no x is above 0, which takes fewer instructions.
+    """
     if x.type == F64:
         return e.library("exp", [x])
     b = e.b
-    bounded = least(e, real(LARGEST, x), most(e, real(SMALLEST, x), x))
+    bounded = most(e, real(SMALLEST, x), x)
+    if not is_below:
+        bounded = least(e, real(LARGEST, x), bounded)
     shifted = e.multiply_add(bounded, real(LOG2_E, x), real(_ROUND, x))
     n = b.fsub(shifted, real(_ROUND, x))
     rest = e.multiply_add(n, real(-LN2_HIGH, x), bounded)
     rest = e.multiply_add(n, real(-LN2_LOW, x), rest)
-    # 2 · e^rest and the power of n - 1: n may be 128, whose power is no float32. The power of -127 is 0, by its bits.
-    value = polynomial(e, rest, tuple(2 * factor for factor in (*_EXP, 1.0, 1.0)))
+    value = polynomial(e, rest, (*_EXP, 1.0, 1.0))
     kind = vector(x.type.count, I32) if isinstance(x.type, ir.VectorType) else I32
-    bits = b.add(b.shl(b.bitcast(shifted, kind), _whole(kind, 23)), _whole(kind, 126 << 23))
+    # The bits of 2^n; those of n = -127 are 0.
+    bits = b.add(b.shl(b.bitcast(shifted, kind), _whole(kind, 23)), _whole(kind, 127 << 23))
+    if not is_below:  # 2^128 is no float32: it is twice 2^127
+        most_bits = _whole(kind, (127 + 127) << 23)
+        is_last = b.icmp_signed(">", bits, most_bits)
+        value = b.select(is_last, b.fadd(value, value), value)
+        bits = b.select(is_last, most_bits, bits)
     return b.fmul(value, b.bitcast(bits, x.type))
 
 
@@ -57,7 +67,7 @@ def erf(e: Emitter, x: Value) -> Value:
     b = e.b
     size = absolute(e, x)
     t = b.fdiv(real(1.0, x), e.multiply_add(real(0.3275911, x), size, real(1.0, x)))
-    tail = b.fmul(b.fmul(polynomial(e, t, _ERF), t), exp(e, b.fneg(b.fmul(size, size))))
+    tail = b.fmul(b.fmul(polynomial(e, t, _ERF), t), exp(e, b.fneg(b.fmul(size, size)), is_below=True))
     return e.intrinsic(f"llvm.copysign.{suffix(x)}", x.type, [b.fsub(real(1.0, x), tail), x])
 
 

@@ -216,10 +216,10 @@ class _Tiles:
         e.store(self.tops, "float32", own, top)
         total = Cell(b, vector(lanes), e.zero(lanes))
         with e.loop(I64(0), size, lanes) as at:
-            value = exp(e, b.fsub(e.load(row, "float32", at, lanes), e.spread(top, lanes)))
+            value = exp(e, b.fsub(e.load(row, "float32", at, lanes), e.spread(top, lanes)), is_below=True)
             e.store(row, "float32", at, value)
             total.set(b.fadd(total.get(), value))
-        factor = exp(e, b.fsub(before, top))
+        factor = exp(e, b.fsub(before, top), is_below=True)
         sum_before = b.fmul(e.load(self.totals, "float32", own), factor)
         e.store(self.totals, "float32", own, b.fadd(sum_before, e.total(total.get())))
         sums = e.at(self.sums, "float32", b.mul(own, I64(self.values)))

@@ -101,7 +101,7 @@ class _Piece:
         top = [Cell(b, vector(self.lanes), most(e, sinks[0], least) if sinks else least) for _ in range(QUERY_VECTORS)]
         total = [Cell(b, vector(self.lanes), e.zero(self.lanes)) for _ in top]
         for cell, most_ in zip(total, top, strict=True) if sinks else ():
-            cell.set(exp(e, b.fsub(sinks[0], most_.get())))
+            cell.set(exp(e, b.fsub(sinks[0], most_.get()), is_below=True))
         with e.loop(I64(0), self.count, KEYS) as begin:
             end = e.least(b.add(begin, I64(KEYS)), self.count)
             self._tile(begin, end, top, total)
@@ -123,12 +123,13 @@ class _Piece:
                 self._scores(begin, at, size, top)
         tops = [cell.get() for cell in top]
         for n, (cell, old, new) in enumerate(zip(total, before, tops, strict=True)):
-            factor = exp(e, b.fsub(old, new))
+            factor = exp(e, b.fsub(old, new), is_below=True)
             e.store(self.factors, "float32", I64(n * self.lanes), factor)
             cell.set(b.fmul(cell.get(), factor))
         with e.loop(I64(0), b.sub(end, begin)) as at:
             for n, (cell, new) in enumerate(zip(total, tops, strict=True)):
-                share = exp(e, b.fsub(e.load(self.scores, "float32", self._place(at, n), self.lanes), new))
+                score = e.load(self.scores, "float32", self._place(at, n), self.lanes)
+                share = exp(e, b.fsub(score, new), is_below=True)
                 e.store(self.scores, "float32", self._place(at, n), share)
                 cell.set(b.fadd(cell.get(), share))
         with e.loop(I64(0), I64(self.width), TILE) as query:
