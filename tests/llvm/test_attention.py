@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
 from tests.kernels.attention import Case, data_of
-from tests.llvm.native import run
+from tests.llvm.native import MACHINES, run
 
 # Largest |difference| over largest |result|: sums of float32 in another order; narrower results are rounded.
 TOLERANCES = {"float32": 2e-6, "bfloat16": 4e-3, "float16": 5e-4}
@@ -23,6 +25,9 @@ CASES = {
     "decode_alibi": Case(lengths=(70, 140), has_slopes=True),
     "decode_softcap": Case(lengths=(70,), softcap=3.0),
     "decode_bfloat16": Case(lengths=(77, 130), dtype="bfloat16", channels=64),
+    "decode_odd_bfloat16": Case(lengths=(67, 5), dtype="bfloat16", heads=9, groups=3, channels=63, values=91),
+    "decode_one_channel": Case(lengths=(70,), dtype="bfloat16", channels=1, values=3),
+    "decode_large_head": Case(lengths=(70,), dtype="bfloat16", heads=12, groups=1, channels=192, values=512),
     "decode_float16": Case(lengths=(77, 130), dtype="float16", channels=20, values=12),
     "decode_chosen": Case(lengths=(77, 1, 130), has_chosen=True, channels=19),
     "decode_mixed": Case(lengths=(77, 130), dtype="float32", cache="bfloat16"),
@@ -42,22 +47,31 @@ CASES = {
     "prefill_alibi": Case(lengths=(70, 140), new=(30, 40), has_slopes=True),
     "prefill_softcap": Case(lengths=(70,), new=(70,), softcap=3.0),
     "prefill_bfloat16": Case(lengths=(130, 64), new=(130, 30), dtype="bfloat16", channels=64),
+    "prefill_odd_bfloat16": Case(lengths=(70, 33), new=(66, 3), dtype="bfloat16", channels=63, values=91),
+    "prefill_one_channel": Case(lengths=(70,), new=(35,), dtype="bfloat16", channels=1, values=3),
+    "prefill_large_head": Case(lengths=(70,), new=(40,), dtype="bfloat16", groups=1, channels=192, values=512),
+    "prefill_mixed": Case(lengths=(77, 130), new=(40, 9), dtype="float32", cache="bfloat16"),
     "prefill_chosen": Case(lengths=(70, 20), new=(33, 20), padding=4, has_chosen=True),
     "prefill_float16": Case(lengths=(70, 64), new=(70, 30), dtype="float16", channels=20, has_sinks=True),
 }
-ON_GENERIC = (
+ON_EACH = (  # instruction set that runs here
     "decode_odd_channels",
     "decode_bfloat16",
+    "decode_odd_bfloat16",
     "decode_float16",
+    "decode_mixed",
     "spans_batch",
     "prefill_ragged",
     "prefill_bfloat16",
+    "prefill_odd_bfloat16",
+    "prefill_mixed",
     "prefill_float16",
 )
 
 
 @pytest.mark.parametrize(
-    ("name", "machine"), [*((name, "host") for name in CASES), *((name, "generic") for name in ON_GENERIC)]
+    ("name", "machine"),
+    [*((name, "host") for name in CASES), *(each for each in product(ON_EACH, MACHINES) if each[1] != "host")],
 )
 def test_every_query_gets_its_share_of_the_values(name: str, machine: str) -> None:
     """One thread, and more than there are pieces of work, give the same bits."""

@@ -200,10 +200,13 @@ class Emitter:
             instruction.set_metadata("llvm.access.group", self._accesses)
         return instruction
 
-    def prefetch(self, place: Value, offset: int) -> None:
-        """A hint that the cache line so many bytes behind an address is read soon; it may be where no memory is."""
+    def prefetch(self, place: Value, offset: int, *, level: int = 1) -> None:
+        """A hint that the cache line so many bytes behind an address is read soon; it may be where no memory is.
+
+        It goes into the caches from a level on: from 1, the nearest one, which waits for few lines at once.
+        """
         far = self.b.gep(place, [I64(offset)], source_etype=I8)
-        self.intrinsic("llvm.prefetch.p0", NOTHING, [far, I32(0), I32(3), I32(1)])  # of data, to read, in every cache
+        self.intrinsic("llvm.prefetch.p0", NOTHING, [far, I32(0), I32(4 - level), I32(1)])  # of data, to read
 
     def rounded(self, value: Value, dtype: str) -> Value:
         """A float32 as a float of a dtype has it; whole numbers keep the bits of theirs."""

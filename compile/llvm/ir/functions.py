@@ -2,8 +2,8 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
 """Elementary functions of float32 numbers and vectors, without branches and without a library; of float64 by C's.
 
-Polynomials are those of Cephes (S. Moshier, single precision: expf.c, tanhf.c); erf is 7.1.26 of Abramowitz and
-Stegun, "Handbook of Mathematical Functions", whose error is below 1.5e-7.
+The polynomial of tanh is that of Cephes (S. Moshier, single precision: tanhf.c), as is ln(2) in two parts; erf is
+7.1.26 of Abramowitz and Stegun, "Handbook of Mathematical Functions", whose error is below 1.5e-7.
 """
 
 from __future__ import annotations
@@ -13,31 +13,39 @@ from llvmlite import ir
 from bringup.compile.llvm.ir.emitter import F64, I32, Emitter, Value, real, suffix, vector
 
 LOG2_E, LN2_HIGH, LN2_LOW = 1.44269504088896341, 0.693359375, -2.12194440e-4
-LARGEST, SMALLEST = 88.7228317, -87.3365447504  # beyond that exp is infinity, or below the normal numbers: 0
-_EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+LARGEST, SMALLEST = 89.0, -88.0  # what exp's argument is bounded to: there it is infinity, and 0
+_ROUND = 1.5 * 2**23  # the sum of this and a number has its nearest whole number in its low bits
+# The factors of r², r³, … of e^r where |r| ≤ ln(2) / 2, so that the largest relative error is least: 3.1e-9.
+_EXP = (1.3814539878e-3, 8.3687451271e-3, 4.1668390790e-2, 1.6666520399e-1, 4.9999993432e-1)
 _TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
 _ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
 
 
-def exp(e: Emitter, x: Value) -> Value:
-    """Relative error below 2e-7; infinity from 88.73 on, 0 below -87.33."""
+def exp(e: Emitter, x: Value, *, is_below: bool = False) -> Value:
+    """Relative error below 1e-7 for normal results; infinity from 88.73 on, 0 below -87.69; NaN of NaN.
+
+    `is_below`: no x is above 0, which takes fewer instructions.
+    """
     if x.type == F64:
         return e.library("exp", [x])
     b = e.b
-    bounded = least(e, most(e, x, real(SMALLEST, x)), real(LARGEST, x))
-    n = e.intrinsic(f"llvm.floor.{suffix(x)}", x.type, [e.multiply_add(bounded, real(LOG2_E, x), real(0.5, x))])
+    bounded = most(e, real(SMALLEST, x), x)
+    if not is_below:
+        bounded = least(e, real(LARGEST, x), bounded)
+    shifted = e.multiply_add(bounded, real(LOG2_E, x), real(_ROUND, x))
+    n = b.fsub(shifted, real(_ROUND, x))
     rest = e.multiply_add(n, real(-LN2_HIGH, x), bounded)
     rest = e.multiply_add(n, real(-LN2_LOW, x), rest)
-    series = polynomial(e, rest, _EXP)
-    value = b.fadd(e.multiply_add(b.fmul(rest, rest), series, rest), real(1.0, x))
-    # 2^n as two factors: n may be 128, whose power alone is no float32.
+    value = polynomial(e, rest, (*_EXP, 1.0, 1.0))
     kind = vector(x.type.count, I32) if isinstance(x.type, ir.VectorType) else I32
-    whole = b.fptosi(n, kind)
-    half = b.ashr(whole, _whole(kind, 1))
-    value = b.fmul(b.fmul(value, _power_of_two(e, half, x)), _power_of_two(e, b.sub(whole, half), x))
-    value = b.select(b.fcmp_ordered("<", x, real(SMALLEST, x)), real(0.0, x), value)
-    value = b.select(b.fcmp_ordered(">", x, real(LARGEST, x)), real(float("inf"), x), value)
-    return b.select(b.fcmp_unordered("uno", x, x), x, value)
+    # The bits of 2^n; those of n = -127 are 0.
+    bits = b.add(b.shl(b.bitcast(shifted, kind), _whole(kind, 23)), _whole(kind, 127 << 23))
+    if not is_below:  # 2^128 is no float32: it is twice 2^127
+        most_bits = _whole(kind, (127 + 127) << 23)
+        is_last = b.icmp_signed(">", bits, most_bits)
+        value = b.select(is_last, b.fadd(value, value), value)
+        bits = b.select(is_last, most_bits, bits)
+    return b.fmul(value, b.bitcast(bits, x.type))
 
 
 def tanh(e: Emitter, x: Value) -> Value:
@@ -59,7 +67,7 @@ def erf(e: Emitter, x: Value) -> Value:
     b = e.b
     size = absolute(e, x)
     t = b.fdiv(real(1.0, x), e.multiply_add(real(0.3275911, x), size, real(1.0, x)))
-    tail = b.fmul(b.fmul(polynomial(e, t, _ERF), t), exp(e, b.fneg(b.fmul(size, size))))
+    tail = b.fmul(b.fmul(polynomial(e, t, _ERF), t), exp(e, b.fneg(b.fmul(size, size)), is_below=True))
     return e.intrinsic(f"llvm.copysign.{suffix(x)}", x.type, [b.fsub(real(1.0, x), tail), x])
 
 
@@ -78,11 +86,11 @@ def gelu(e: Emitter, x: Value) -> Value:
 
 
 def gelu_tanh(e: Emitter, x: Value) -> Value:
-    """Its approximation by tanh."""
+    """Its approximation by tanh: (1 + tanh(u)) / 2 is 1 / (1 + e^-2u)."""
     b = e.b
-    cube = b.fmul(b.fmul(x, x), x)
-    inner = b.fmul(real(0.7978845608028654, x), e.multiply_add(real(0.044715, x), cube, x))
-    return b.fmul(b.fmul(real(0.5, x), x), b.fadd(real(1.0, x), tanh(e, inner)))
+    square = b.fmul(x, x)
+    factor = e.multiply_add(square, real(-2 * 0.7978845608028654 * 0.044715, x), real(-2 * 0.7978845608028654, x))
+    return b.fdiv(x, b.fadd(real(1.0, x), exp(e, b.fmul(x, factor))))
 
 
 def sqrt(e: Emitter, x: Value) -> Value:
@@ -112,11 +120,6 @@ def polynomial(e: Emitter, x: Value, factors: tuple[float, ...]) -> Value:
     for factor in factors[1:]:
         value = e.multiply_add(value, x, real(factor, x))
     return value
-
-
-def _power_of_two(e: Emitter, n: Value, like: Value) -> Value:
-    bits = e.b.shl(e.b.add(n, _whole(n.type, 127)), _whole(n.type, 23))
-    return e.b.bitcast(bits, like.type)
 
 
 def _whole(kind: object, value: int) -> Value:

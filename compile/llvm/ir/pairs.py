@@ -46,6 +46,21 @@ def last_pair(e: Emitter, place: Value, index: Value) -> Value:
     return e.b.zext(e.b.load(e.at(place, "bfloat16", index), typ=I16, align=2), I32)
 
 
+def pairs_or_zeros(e: Emitter, place: Value, index: Value, count: int) -> Value:
+    """`count` bfloat16 after each other, a power of two up to 32, and zeros: 16 pairs."""
+    if count == 1:
+        return e.b.insert_element(vector(LANES, I32)([I32(0)] * LANES), last_pair(e, place, index), I32(0))
+    lanes = count // 2
+    value = pairs_at(e, place, index, lanes)
+    if lanes == LANES:
+        return value
+    if lanes == 1:
+        return e.b.insert_element(vector(LANES, I32)([I32(0)] * LANES), value, I32(0))
+    order = [min(lane, lanes) for lane in range(LANES)]
+    zeros = vector(lanes, I32)([I32(0)] * lanes)
+    return e.b.shuffle_vector(value, zeros, vector(LANES, I32)([I32(lane) for lane in order]))
+
+
 def add_pairs(e: Emitter, total: Value, one: Value, other: Value) -> Value:
     """total + one · other of 16 pairs, each with that of the same lane."""
     words = [e.b.bitcast(each, PAIRS) for each in (one, other)]

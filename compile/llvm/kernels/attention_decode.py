@@ -2,9 +2,10 @@
 # pyright: reportMissingTypeStubs=false
 """Attention of one query a sequence over its cache: keys are read once, in order, for many heads.
 
-Keys pass in tiles. Of a tile all heads get their scores, key by key; then each head its share of the values, which are
-in the processor's cache. Largest scores, sums of exponentials and sums of values go on from tile to tile (Milakov and
-Gimelshein 2018, "Online normalizer calculation for softmax").
+Keys pass in tiles. Of a tile all heads get their scores, four keys after the other; then their exponentials; then all
+heads the values, four keys after the other. So both caches are read in the order of memory. Largest scores, sums of
+exponentials and sums of values go on from tile to tile (Milakov and Gimelshein 2018, "Online normalizer calculation for
+softmax"). Where the processor multiplies pairs of bfloat16, queries and keys of that dtype are not converted.
 
 A long context is divided into spans of keys, by the context alone, so that threads share one sequence's keys. Of each
 span a head's sums, largest score and sum of exponentials are stored, which `attention_merge` puts together (Dao et al.
@@ -17,16 +18,19 @@ from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any
 
-from bringup.compile.llvm.ir.emitter import F32, I64, POINTER, Cell, Emitter, Value, real, size_of, suffix, vector
+from bringup.compile.llvm.ir.blocks import blocks_of
+from bringup.compile.llvm.ir.emitter import F32, I64, POINTER, Cell, Emitter, Value, real, suffix, vector
 from bringup.compile.llvm.ir.functions import exp, most
+from bringup.compile.llvm.ir.pairs import LANES, add_pairs, adds_pairs, pairs_or_zeros
 from bringup.compile.llvm.ir.vectors import FOUR, four_sums, joined, parts_of
+from bringup.compile.llvm.kernels.ahead import Ahead
 from bringup.compile.llvm.kernels.keys import LEAST, Keys
 from bringup.compile.llvm.kernels.spans import inverse, most_spans, share_of_rows
 from bringup.compile.llvm.select.sizes import KEYS, SPAN
 
 Place = Callable[[Value], Value]  # number of a key that the query sees -> its position
-LINE = 64  # bytes of a cache line
-AT_ONCE = 2  # heads of which they are, so that sums of products with them and the keys are in registers
+Add = Callable[[Value, Value, Value], Value]  # (query, key, sums) -> sums
+AT_ONCE = 8  # registers for each head of which a part has scores at a time: its sums of products with four keys
 
 
 def attention_decode(e: Emitter, settings: Mapping[str, Any]) -> None:
@@ -34,7 +38,6 @@ def attention_decode(e: Emitter, settings: Mapping[str, Any]) -> None:
     `channels` and `values` are of a head.
 
     `together` heads of a group share each key that is in registers, and are a part; up to `parts` pass over a tile.
-    With `fetches` a part has all heads of a group, and asks for a tile's values while it computes the scores.
     Scratch memory: see `_Tiles`; then, where keys are chosen, their positions.
     """
     b, keys = e.b, Keys(e, settings)
@@ -82,6 +85,11 @@ class _Tiles:
         self.e, self.b, self.keys, self.settings = e, e.b, keys, keys.settings
         self.together, self.parts = self.settings["together"], self.settings["parts"]
         self.channels, self.values = self.settings["channels"], self.settings["values"]
+        self.pairs = adds_pairs(e.machine, {"x": self.settings["q"], "weight": self.settings["k"]})
+        self.dtype = "bfloat16" if self.pairs else "float32"  # of the queries in scratch memory
+        self.at_once = e.machine.registers // AT_ONCE  # heads
+        self.later_keys, self.later_values = Ahead(e, keys, "k"), Ahead(e, keys, "v")
+        self.blocks = blocks_of(self.values, self.settings["v"], e.machine.lanes)
         heads = self.together * self.parts
         self.rows = e.scratch
         self.key_at = e.at(self.rows, "int64", I64(KEYS))
@@ -101,12 +109,21 @@ class _Tiles:
         parts = b.sub(stop, start)
         with e.loop(I64(0), parts) as part:
             self._begin(row, b.mul(b.add(start, part), I64(self.together)), part)
+        last = b.sub(count, I64(1))
+        with e.loop(I64(0), e.least(self.later_values.rows, count), FOUR) as at:  # that no value is read before
+            rows = self.later_values.four(at, lambda at: self.keys.row(sequence, place_of(e.least(at, last))))
+            with e.loop(I64(0), parts) as part:
+                self.later_values.fetch(rows, e.load(self.value_at, "int64", part))
         with e.loop(I64(0), count, KEYS) as tile:
             here = e.least(b.sub(count, tile), I64(KEYS))
-            first = b.mul(start, I64(self.together))
-            self._score(sequence, position, first, parts, here, lambda at, tile=tile: place_of(b.add(tile, at)))
-            with e.loop(I64(0), parts) as part:
-                self._add_values(part, here)
+
+            def key(at: Value, tile: Value = tile) -> Value:
+                return place_of(e.least(b.add(tile, at), last))
+
+            self._score(sequence, position, b.mul(start, I64(self.together)), parts, here, key)
+            with e.loop(I64(0), b.mul(parts, I64(self.together))) as own:
+                self._share(own, here)
+            self._add_values(sequence, parts, here, key)
         with e.loop(I64(0), parts) as part:
             self._finish(row, b.mul(b.add(start, part), I64(self.together)), part)
 
@@ -122,7 +139,7 @@ class _Tiles:
             place, zero = keys.query(sequence, own), b.mul(at, I64(self.channels))
             for start, lanes in parts_of(self.channels, e.machine.lanes):
                 query = e.load(place, self.settings["q"], I64(start), lanes)
-                e.store(self.queries, "float32", b.add(zero, I64(start)), query)
+                e.store(self.queries, self.dtype, b.add(zero, I64(start)), query, is_rounded=True)
             for start, lanes in parts_of(self.values, e.machine.lanes):
                 e.store(self.sums, "float32", b.add(b.mul(at, I64(self.values)), I64(start)), e.zero(lanes))
             sink = b.select(is_first, e.load(keys.sinks, sinks, own), real(LEAST)) if sinks else real(LEAST)
@@ -132,104 +149,123 @@ class _Tiles:
     def _score(
         self, sequence: Value, position: Value, first: Value, parts: Value, count: Value, place_of: Place
     ) -> None:  # fmt: skip
-        """Writes the scores of a tile; `first` is the first part's first head."""
+        """Writes the scores of a tile, up to a multiple of a vector; `first` is the first part's first head."""
         e, b, keys, settings = self.e, self.b, self.keys, self.settings
-        last = b.sub(count, I64(1))
         with e.loop(I64(0), count, FOUR) as at:
             rows, distances = list[Value](), list[Value]()
             for n in range(FOUR):  # of the last four of a tile, some may be the same key
-                j = place_of(e.least(b.add(at, I64(n)), last))
+                j = place_of(b.add(at, I64(n)))
                 rows.append(keys.row(sequence, j))
                 distances.append(b.sitofp(b.sub(j, position), F32))
                 e.store(self.rows, "int64", b.add(at, I64(n)), b.mul(rows[-1], keys.v_row))
             starts = [b.mul(row, keys.k_row) for row in rows]
+            later = self.later_keys.later(at, lambda at: keys.row(sequence, place_of(at)))
             distance = joined(b, distances)
             with e.loop(I64(0), parts) as part:
                 offset = e.load(self.key_at, "int64", part)
                 places = [e.at(keys.k, settings["k"], b.add(start, offset)) for start in starts]
-                if settings["fetches"]:
-                    self._fetch(part, at)
-                for begin in range(0, self.together, AT_ONCE):
-                    heads = [self._of(part, n) for n in range(begin, min(begin + AT_ONCE, self.together))]
+                self.later_keys.fetch(later, offset)
+                for begin in range(0, self.together, self.at_once):
+                    heads = [self._of(part, n) for n in range(begin, min(begin + self.at_once, self.together))]
                     for own, products in zip(heads, self._products(heads, places), strict=True):
                         score = keys.score(products, b.add(first, own), distance)
                         e.store(self.scores, "float32", b.add(b.mul(own, I64(KEYS)), at), score)
-        with e.loop(count, I64(KEYS)) as at, e.loop(I64(0), b.mul(parts, I64(self.together))) as own:
+        with e.loop(count, self._padded(count)) as at, e.loop(I64(0), b.mul(parts, I64(self.together))) as own:
             e.store(self.scores, "float32", b.add(b.mul(own, I64(KEYS)), at), real(LEAST))
-
-    def _fetch(self, part: Value, at: Value) -> None:
-        """Hints that the values of four keys of a tile are read soon."""
-        e, b, dtype = self.e, self.b, self.settings["v"]
-        offset = e.load(self.value_at, "int64", part)
-        for n in range(FOUR):
-            row = e.load(self.rows, "int64", b.add(at, I64(n)))
-            place = e.at(self.keys.v, dtype, b.add(row, offset))
-            for line in range(0, self.values * size_of(dtype), LINE):
-                e.prefetch(place, line)
 
     def _products(self, heads: list[Value], places: list[Value]) -> list[Value]:
         """Of each head the products of its query with four keys."""
         e, b = self.e, self.b
-        queries = [e.at(self.queries, "float32", b.mul(own, I64(self.channels))) for own in heads]
+        queries = [e.at(self.queries, self.dtype, b.mul(own, I64(self.channels))) for own in heads]
         sums: list[dict[int, list[Value]]] = [{} for _ in heads]  # of each head by lanes: of each key
-        for start, lanes in parts_of(self.channels, e.machine.lanes):
-            loaded = [e.load(place, self.settings["k"], I64(start), lanes) for place in places]
+        for load, lanes, add in self._products_of():
+            loaded = [load(place, self.settings["k"]) for place in places]
             for query, found in zip(queries, sums, strict=True):
-                factor = e.load(query, "float32", I64(start), lanes)
+                factor = load(query, self.dtype)
                 terms = found.get(lanes, [e.zero(lanes)] * FOUR)
-                found[lanes] = [e.multiply_add(factor, key, term) for key, term in zip(loaded, terms, strict=True)]
+                found[lanes] = [add(factor, key, term) for key, term in zip(loaded, terms, strict=True)]
         return [reduce(b.fadd, [four_sums(e, vectors) for vectors in found.values()]) for found in sums]
 
-    def _add_values(self, part: Value, count: Value) -> None:
-        """Makes shares of a part's scores, and adds values by them: as many channels as registers hold at a time."""
-        e, b, keys = self.e, self.b, self.keys
-        heads = [self._of(part, n) for n in range(self.together)]
-        rows = [e.at(self.scores, "float32", b.mul(own, I64(KEYS))) for own in heads]
-        factors = [self._share(own, row) for own, row in zip(heads, rows, strict=True)]
-        places = [e.at(self.sums, "float32", b.mul(own, I64(self.values))) for own in heads]
-        offset = e.load(self.value_at, "int64", part)
-        listed = parts_of(self.values, e.machine.lanes)
-        most_parts = max(1, (e.machine.registers - 1) // (self.together + 1))  # sums, values, and a share
-        for begin in range(0, len(listed), most_parts):
-            some = listed[begin : begin + most_parts]
-            sums = [
-                [
-                    Cell(b, vector(lanes), b.fmul(e.load(place, "float32", I64(start), lanes), e.spread(factor, lanes)))
-                    for start, lanes in some
-                ]
-                for place, factor in zip(places, factors, strict=True)
-            ]
-            with e.loop(I64(0), count) as at:
-                value = e.at(keys.v, self.settings["v"], b.add(e.load(self.rows, "int64", at), offset))
-                loaded = [e.load(value, self.settings["v"], I64(start), lanes) for start, lanes in some]
-                for row, cells in zip(rows, sums, strict=True):
-                    share = e.load(row, "float32", at)
-                    for cell, other, (_, lanes) in zip(cells, loaded, some, strict=True):
-                        cell.set(e.multiply_add(e.spread(share, lanes), other, cell.get()))
-            for place, cells in zip(places, sums, strict=True):
-                for cell, (start, _) in zip(cells, some, strict=True):
-                    e.store(place, "float32", I64(start), cell.get())
+    def _products_of(self) -> list[tuple[Callable[[Value, str], Value], int, Add]]:
+        """For some channels after the other: how they are read, lanes of their sums, and how they are added."""
+        e = self.e
 
-    def _share(self, own: Value, row: Value) -> Value:
-        """Writes the exponentials of a head's scores in their place: what its sums so far are multiplied by."""
+        def pairs(start: int, count: int) -> tuple[Callable[[Value, str], Value], int, Add]:
+            def read(place: Value, _: str) -> Value:
+                return pairs_or_zeros(e, place, I64(start), count)
+
+            return read, LANES, lambda one, other, term: add_pairs(e, term, one, other)
+
+        def numbers(start: int, lanes: int) -> tuple[Callable[[Value, str], Value], int, Add]:
+            return lambda place, dtype: e.load(place, dtype, I64(start), lanes), lanes, e.multiply_add
+
+        if self.pairs:
+            return [pairs(*part) for part in parts_of(self.channels, 2 * LANES)]
+        return [numbers(*part) for part in parts_of(self.channels, e.machine.lanes)]
+
+    def _share(self, own: Value, count: Value) -> None:
+        """Writes the exponentials of a head's scores in their place, and makes its sums so far fit."""
         e, b, lanes = self.e, self.b, self.e.machine.lanes
-        vectors = [e.load(row, "float32", I64(start), lanes) for start in range(0, KEYS, lanes)]
-        largest = vectors[0]
-        for value in vectors[1:]:
-            largest = most(e, value, largest)
-        largest = e.intrinsic(f"llvm.vector.reduce.fmax.{suffix(largest)}", F32, [largest])
+        row, size = e.at(self.scores, "float32", b.mul(own, I64(KEYS))), self._padded(count)
+        largest = Cell(b, vector(lanes), real(LEAST, e.zero(lanes)))
+        with e.loop(I64(0), size, lanes) as at:
+            largest.set(most(e, e.load(row, "float32", at, lanes), largest.get()))
+        top = e.intrinsic(f"llvm.vector.reduce.fmax.{suffix(largest.get())}", F32, [largest.get()])
         before = e.load(self.tops, "float32", own)
-        top = most(e, largest, before)
+        top = most(e, top, before)
         e.store(self.tops, "float32", own, top)
-        total = e.zero(lanes)
-        for number, value in enumerate(vectors):
-            value = exp(e, b.fsub(value, e.spread(top, lanes)))
-            e.store(row, "float32", I64(number * lanes), value)
-            total = b.fadd(total, value)
-        factor = exp(e, b.fsub(before, top))
+        total = Cell(b, vector(lanes), e.zero(lanes))
+        with e.loop(I64(0), size, lanes) as at:
+            value = exp(e, b.fsub(e.load(row, "float32", at, lanes), e.spread(top, lanes)), is_below=True)
+            e.store(row, "float32", at, value)
+            total.set(b.fadd(total.get(), value))
+        factor = exp(e, b.fsub(before, top), is_below=True)
         sum_before = b.fmul(e.load(self.totals, "float32", own), factor)
-        e.store(self.totals, "float32", own, b.fadd(sum_before, e.total(total)))
-        return factor
+        e.store(self.totals, "float32", own, b.fadd(sum_before, e.total(total.get())))
+        sums = e.at(self.sums, "float32", b.mul(own, I64(self.values)))
+        for start, width in parts_of(self.values, lanes):
+            value = e.load(sums, "float32", I64(start), width)
+            e.store(sums, "float32", I64(start), b.fmul(value, e.spread(factor, width)))
+
+    def _add_values(self, sequence: Value, parts: Value, count: Value, place_of: Place) -> None:
+        """Adds a tile's values by their shares, of four keys to all heads, and so on."""
+        e, b = self.e, self.b
+        whole = b.sub(count, b.srem(count, I64(FOUR)))
+        for begin, end, together in ((I64(0), whole, FOUR), (whole, count, 1)):
+            with e.loop(begin, end, together) as at:
+                places = [
+                    e.at(self.keys.v, self.settings["v"], e.load(self.rows, "int64", b.add(at, I64(n))))
+                    for n in range(together)
+                ]
+                later = self.later_values.later(at, lambda at: self.keys.row(sequence, place_of(at)))
+                with e.loop(I64(0), parts) as part:
+                    offset = e.load(self.value_at, "int64", part)
+                    self.later_values.fetch(later[:together], offset)
+                    self._add(part, at, [e.at(place, self.settings["v"], offset) for place in places])
+
+    def _add(self, part: Value, at: Value, values: list[Value]) -> None:
+        """Of some keys from `at` on to a part's heads: as many channels as registers hold at a time."""
+        e, b = self.e, self.b
+        heads = [self._of(part, n) for n in range(self.together)]
+        shares = [e.at(self.scores, "float32", b.add(b.mul(own, I64(KEYS)), at)) for own in heads]
+        places = [e.at(self.sums, "float32", b.mul(own, I64(self.values))) for own in heads]
+        size = max(len(block.starts) for block in self.blocks)  # vectors: of each head's sums, and of values
+        most_blocks = max(1, (e.machine.registers - 1) // (self.together + 1) // size)  # a register has a share
+        for begin in range(0, len(self.blocks), most_blocks):
+            some = self.blocks[begin : begin + most_blocks]
+            listed = [(start, block.lanes) for block in some for start in block.starts]
+            sums = [[e.load(place, "float32", I64(start), lanes) for start, lanes in listed] for place in places]
+            for n, value in enumerate(values):
+                loaded = [each for block in some for each in block.load(e, value, self.settings["v"])]
+                for head, share in enumerate(shares):
+                    factor = e.load(share, "float32", I64(n))
+                    sums[head] = [
+                        e.multiply_add(e.spread(factor, lanes), other, term)
+                        for other, term, (_, lanes) in zip(loaded, sums[head], listed, strict=True)
+                    ]
+            for place, found in zip(places, sums, strict=True):
+                for term, (start, _) in zip(found, listed, strict=True):
+                    e.store(place, "float32", I64(start), term)
 
     def _finish(self, row: tuple[Value, Value], head: Value, part: Value) -> None:
         """Gives the shares of values; of a span its sums, its largest score and its sum of exponentials."""
@@ -242,14 +278,21 @@ class _Tiles:
             own, begin = self._of(part, n), b.add(place, I64(n * size))
             total = e.load(self.totals, "float32", own)
             factor = inverse(e, total)
-            for start, lanes in parts_of(self.values, e.machine.lanes):
-                value = e.load(self.sums, "float32", b.add(b.mul(own, I64(self.values)), I64(start)), lanes)
-                if not self.settings["spans"]:
-                    value = b.fmul(value, e.spread(factor, lanes))
-                e.store(to, dtype, b.add(begin, I64(start)), value)
+            sums = e.at(self.sums, "float32", b.mul(own, I64(self.values)))
+            for block in self.blocks:
+                found = [e.load(sums, "float32", I64(start), block.lanes) for start in block.starts]
+                for start, value in zip(block.starts, block.in_order(b, found), strict=True):
+                    if not self.settings["spans"]:
+                        value = b.fmul(value, e.spread(factor, block.lanes))
+                    e.store(to, dtype, b.add(begin, I64(start)), value)
             if self.settings["spans"]:
                 e.store(to, dtype, b.add(begin, I64(self.values)), e.load(self.tops, "float32", own))
                 e.store(to, dtype, b.add(begin, I64(self.values + 1)), total)
+
+    def _padded(self, count: Value) -> Value:
+        """A multiple of a vector."""
+        b, lanes = self.b, self.e.machine.lanes
+        return b.and_(b.add(count, I64(lanes - 1)), I64(-lanes))
 
     def _of(self, part: Value, n: int) -> Value:
         """The number of a part's head among those of the tile."""

@@ -40,7 +40,7 @@ def attention_merge(e: Emitter, settings: Mapping[str, Any]) -> None:
             top.set(most(e, e.load(tops, "float32", b.mul(span, step)), top.get()))
         with e.loop(I64(0), count) as span:
             at = b.mul(span, step)
-            factor = exp(e, b.fsub(e.load(tops, "float32", at), top.get()))
+            factor = exp(e, b.fsub(e.load(tops, "float32", at), top.get()), is_below=True)
             e.store(e.scratch, "float32", span, factor)
             total.set(e.multiply_add(factor, e.load(totals, "float32", at), total.get()))
         share = inverse(e, total.get())

@@ -1,31 +1,38 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""Attention of packed prompts: some queries of a sequence at a time, one in each lane.
+"""Attention of packed prompts: some queries of a sequence and head at a time, in tiles of keys.
 
-So neither scores nor sums of values are ever added up across a vector, and softmax is that of one lane.
+Scores have a query in each lane, so they are never added up across a vector, and softmax is that of one lane. Sums of
+values have a channel in each lane, so values are read as they are stored. Largest scores and all sums go on from tile
+to tile (Milakov and Gimelshein 2018, "Online normalizer calculation for softmax"). Where the processor multiplies pairs
+of bfloat16, queries and keys of that dtype are not converted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from llvmlite import ir
 
+from bringup.compile.llvm.ir.blocks import blocks_of
 from bringup.compile.llvm.ir.dtypes import I1
-from bringup.compile.llvm.ir.emitter import I32, I64, Cell, Emitter, Value, real, vector
+from bringup.compile.llvm.ir.emitter import F32, I32, I64, Cell, Emitter, Value, real, vector
 from bringup.compile.llvm.ir.functions import exp, most
+from bringup.compile.llvm.ir.pairs import add_pairs, adds_pairs, last_pair, pairs_at
+from bringup.compile.llvm.ir.vectors import joined
 from bringup.compile.llvm.kernels.keys import LEAST, Keys
-from bringup.compile.llvm.select.sizes import QUERY_VECTORS
+from bringup.compile.llvm.kernels.linear_tiles import transposed
+from bringup.compile.llvm.select.sizes import KEYS, QUERY_VECTORS
 
-TILE = 4  # keys, or channels of values, whose sums are in registers at a time
+TILE = 4  # queries whose sums of values are in registers at a time
 
 
 def attention_prefill(e: Emitter, settings: Mapping[str, Any]) -> None:
     """Slots: those of `Keys`; tokens; keys that the queries of a piece of work see, at most.
 
-    Scratch memory has the queries, transposed, in whose place the results are then; the number of each key's row; and
-    the scores of all queries with each key. What padding gives is 0.
+    Scratch memory has the queries, transposed; of each query its sums of values, what these are multiplied by, and how
+    many keys it sees; the scores of all queries with a tile's keys; the number of each key's row. Padding gives 0.
     """
     b, keys = e.b, Keys(e, settings)
     count = QUERY_VECTORS * e.machine.lanes
@@ -72,80 +79,129 @@ class _Piece:
         self.at = self._vectors(narrow, I32)  # positions of the queries, from the first key on
         window = b.trunc(e.least(keys.window, I64((1 << 31) - 1)), I32)
         self.begin = [b.sub(each, e.spread(window, lanes)) for each in self.at]  # the last key before each window
-        most_channels = max(keys.settings["channels"], keys.settings["values"])
-        self.rows = e.at(e.scratch, "float32", I64(most_channels * self.width))
-        self.scores = e.at(self.rows, "int64", e.slot(26, I64))
+        settings = keys.settings
+        self.pairs = adds_pairs(e.machine, {"x": settings["q"], "weight": settings["k"]})
+        self.blocks = blocks_of(settings["values"], settings["v"], lanes)
+        self.sums = e.at(e.scratch, "float32", I64(settings["channels"] * self.width))
+        self.factors = e.at(self.sums, "float32", I64(settings["values"] * self.width))
+        self.scores = e.at(self.factors, "float32", I64(self.width))
+        self.seen = e.at(self.scores, "float32", I64(KEYS * self.width))
+        self.rows = e.at(self.seen, "int64", I64(self.width))
+        for n, place in enumerate(places):
+            e.store(self.seen, "int64", I64(n), b.sub(b.add(place, I64(1)), self.first))
 
     def write(self) -> None:
-        e, b = self.e, self.e.b
+        e, b, size = self.e, self.e.b, self.keys.settings["values"]
         self._queries()
         with e.loop(I64(0), self.count) as at:
             e.store(self.rows, "int64", at, self.keys.row(self.sequence, b.add(self.first, at)))
-        least = LEAST / 2 if self.keys.settings["chosen"] else LEAST  # so that a query which sees no key has no shares
-        top = [Cell(b, vector(self.lanes), real(least, e.zero(self.lanes))) for _ in range(QUERY_VECTORS)]
-        whole = b.sub(self.count, b.srem(self.count, I64(TILE)))
-        for begin, end, size in ((I64(0), whole, TILE), (whole, self.count, 1)):
-            with e.loop(begin, end, size) as at:
-                self._scores(at, size, top)
-        sinks = self._sinks()
-        tops = [most(e, cell.get(), sink) for cell in top for sink in sinks] or [cell.get() for cell in top]
-        total = [Cell(b, vector(self.lanes), e.zero(self.lanes)) for _ in range(QUERY_VECTORS)]
-        with e.loop(I64(0), self.count) as at:
-            for n, (cell, most_) in enumerate(zip(total, tops, strict=True)):
-                share = exp(e, b.fsub(self._score(at, n), most_))
-                self._set_score(at, n, share)
-                cell.set(b.fadd(cell.get(), share))
-        totals = [cell.get() for cell in total]
-        for sink in sinks:
-            totals = [b.fadd(value, exp(e, b.fsub(sink, most_))) for value, most_ in zip(totals, tops, strict=True)]
-        factors = [b.fdiv(real(1.0, value), value) for value in totals]
-        if self.keys.settings["chosen"]:  # of a query maybe none
-            some = [b.fcmp_ordered(">", value, real(0.0, value)) for value in totals]
-            factors = [b.select(seen, each, real(0.0, each)) for seen, each in zip(some, factors, strict=True)]
-        self._mix(factors)
+        e.each(I64(0), I64(size * self.width), lambda at, lanes: e.store(self.sums, "float32", at, e.zero(lanes)))
+        # Above the score of a key that is not seen, which so has no share even where no key is seen.
+        least, sinks = real(LEAST / 2, e.zero(self.lanes)), self._sinks()
+        top = [Cell(b, vector(self.lanes), most(e, sinks[0], least) if sinks else least) for _ in range(QUERY_VECTORS)]
+        total = [Cell(b, vector(self.lanes), e.zero(self.lanes)) for _ in top]
+        for cell, most_ in zip(total, top, strict=True) if sinks else ():
+            cell.set(exp(e, b.fsub(sinks[0], most_.get()), is_below=True))
+        with e.loop(I64(0), self.count, KEYS) as begin:
+            end = e.least(b.add(begin, I64(KEYS)), self.count)
+            self._tile(begin, end, top, total)
+        for n, cell in enumerate(total):  # of chosen keys, a query has maybe none
+            value = cell.get()
+            seen = b.fcmp_unordered("une", value, real(0.0, value))
+            factor = b.select(seen, b.fdiv(real(1.0, value), value), real(0.0, value))
+            e.store(self.factors, "float32", I64(n * self.lanes), factor)
         self._give()
 
-    def _queries(self) -> None:
-        """Writes the queries, transposed: a channel of all of them after the other."""
+    def _tile(self, begin: Value, end: Value, top: list[Cell], total: list[Cell]) -> None:
+        """Scores of the keys from `begin` to `end`, their exponentials, and the values by these."""
         e, b = self.e, self.e.b
-        for n, token in enumerate(self.tokens):
-            place = self.keys.query(token, self.head)
-            with e.loop(I64(0), I64(self.keys.settings["channels"])) as channel:
-                value = e.load(place, self.keys.settings["q"], channel)
-                e.store(e.scratch, "float32", b.add(b.mul(channel, I64(self.width)), I64(n)), value)
+        before = [cell.get() for cell in top]
+        together = e.machine.registers // 2 // QUERY_VECTORS  # keys: half of the registers have sums
+        whole = b.sub(end, b.srem(b.sub(end, begin), I64(together)))
+        for start, stop, size in ((begin, whole, together), (whole, end, 1)):
+            with e.loop(start, stop, size) as at:
+                self._scores(begin, at, size, top)
+        tops = [cell.get() for cell in top]
+        for n, (cell, old, new) in enumerate(zip(total, before, tops, strict=True)):
+            factor = exp(e, b.fsub(old, new), is_below=True)
+            e.store(self.factors, "float32", I64(n * self.lanes), factor)
+            cell.set(b.fmul(cell.get(), factor))
+        with e.loop(I64(0), b.sub(end, begin)) as at:
+            for n, (cell, new) in enumerate(zip(total, tops, strict=True)):
+                score = e.load(self.scores, "float32", self._place(at, n), self.lanes)
+                share = exp(e, b.fsub(score, new), is_below=True)
+                e.store(self.scores, "float32", self._place(at, n), share)
+                cell.set(b.fadd(cell.get(), share))
+        with e.loop(I64(0), I64(self.width), TILE) as query:
+            self._mix(begin, end, query)
+
+    def _queries(self) -> None:
+        """Writes the queries, transposed: a channel, or a pair of channels, of all of them after the other."""
+        e, b, dtype = self.e, self.e.b, self.keys.settings["q"]
+        channels = self.keys.settings["channels"]
+        places = [self.keys.query(token, self.head) for token in self.tokens]
+
+        def write(k: Value, count: int, read: Callable[[Value], Value]) -> None:
+            for begin in range(0, self.width, self.lanes):
+                loaded = [read(place) for place in places[begin : begin + self.lanes]]
+                for n, value in enumerate(transposed(e, loaded) if count > 1 else [joined(b, loaded)]):
+                    e.store(e.scratch, "float32", b.add(b.mul(b.add(k, I64(n)), I64(self.width)), I64(begin)), value)
+
+        if not self.pairs:
+            e.each(I64(0), I64(channels), lambda k, count: write(k, count, lambda at: e.load(at, dtype, k, count)))
+            return
+        e.each(I64(0), I64(channels // 2), lambda k, count: write(
+            k, count, lambda at: b.bitcast(pairs_at(e, at, b.mul(k, I64(2)), count), vector(count))))  # fmt: skip
+        if channels % 2:
+            write(I64(channels // 2), 1, lambda at: b.bitcast(last_pair(e, at, I64(channels - 1)), F32))
 
     def _sinks(self) -> list[Value]:
         """The score of the key without a value, in each lane; none where there is none."""
         dtype = self.keys.settings["sinks"]
         return [self.e.spread(self.e.load(self.keys.sinks, dtype, self.head), self.lanes)] if dtype else []
 
-    def _scores(self, at: Value, count: int, top: list[Cell]) -> None:
-        """Scores of `count` keys from `at` on."""
+    def _scores(self, begin: Value, at: Value, count: int, top: list[Cell]) -> None:
+        """Scores of `count` keys from `at` on; `begin` is the tile's first one."""
         e, b = self.e, self.e.b
+        for number, cells in enumerate(self._products(at, count)):
+            j = b.add(at, I64(number))
+            narrow = e.spread(b.trunc(j, I32), self.lanes)
+            for n, product in enumerate(cells):
+                distance = b.sitofp(b.sub(narrow, self.at[n]), vector(self.lanes))
+                score = self.keys.score(product, self.head, distance)
+                seen = b.and_(b.icmp_signed("<=", narrow, self.at[n]), b.icmp_signed(">", narrow, self.begin[n]))
+                if self.keys.settings["chosen"]:
+                    seen = b.and_(seen, self._chosen(j, n))
+                score = b.select(seen, score, real(LEAST, score))
+                e.store(self.scores, "float32", self._place(b.sub(j, begin), n), score)
+                top[n].set(most(e, score, top[n].get()))
+
+    def _products(self, at: Value, count: int) -> list[list[Value]]:
+        """Of `count` keys from `at` on those with all queries."""
+        e, b, channels, dtype = self.e, self.e.b, self.keys.settings["channels"], self.keys.settings["k"]
         keys = [self.keys.key(self._row(b.add(at, I64(n))), self.group) for n in range(count)]
         sums = [[Cell(b, vector(self.lanes), e.zero(self.lanes)) for _ in range(QUERY_VECTORS)] for _ in keys]
-        with e.loop(I64(0), I64(self.keys.settings["channels"])) as channel:
-            place = b.mul(channel, I64(self.width))
+
+        def add(k: Value, read: Callable[[Value], Value]) -> None:
+            place = b.mul(k, I64(self.width))
             own = [
                 e.load(e.scratch, "float32", b.add(place, I64(n * self.lanes)), self.lanes)
                 for n in range(QUERY_VECTORS)
             ]
             for key, cells in zip(keys, sums, strict=True):
-                other = e.spread(e.load(key, self.keys.settings["k"], channel), self.lanes)
+                other = e.spread(read(key), self.lanes)
                 for query, cell in zip(own, cells, strict=True):
-                    cell.set(e.multiply_add(query, other, cell.get()))
-        for number, cells in enumerate(sums):
-            j = b.add(at, I64(number))
-            narrow = e.spread(b.trunc(j, I32), self.lanes)
-            for n, cell in enumerate(cells):
-                distance = b.sitofp(b.sub(narrow, self.at[n]), vector(self.lanes))
-                score = self.keys.score(cell.get(), self.head, distance)
-                seen = b.and_(b.icmp_signed("<=", narrow, self.at[n]), b.icmp_signed(">", narrow, self.begin[n]))
-                if self.keys.settings["chosen"]:
-                    seen = b.and_(seen, self._chosen(j, n))
-                score = b.select(seen, score, real(LEAST, score))
-                self._set_score(j, n, score)
-                top[n].set(most(e, score, top[n].get()))
+                    cell.set(
+                        add_pairs(e, cell.get(), query, other)
+                        if self.pairs
+                        else e.multiply_add(query, other, cell.get())
+                    )
+
+        with e.loop(I64(0), I64(channels // 2 if self.pairs else channels)) as k:
+            add(k, lambda at: pairs_at(e, at, b.mul(k, I64(2)), 1) if self.pairs else e.load(at, dtype, k))
+        if self.pairs and channels % 2:
+            add(I64(channels // 2), lambda at: last_pair(e, at, I64(channels - 1)))
+        return [[cell.get() for cell in cells] for cells in sums]
 
     def _chosen(self, at: Value, n: int) -> Value:
         """Whether each query of a vector may see key number `at`."""
@@ -153,51 +209,56 @@ class _Piece:
         (found,) = self._vectors([self.keys.is_chosen(token, self.e.b.add(self.first, at)) for token in tokens], I1)
         return found
 
-    def _mix(self, factors: list[Value]) -> None:
-        """The sums of values by their shares, some channels at a time."""
-        size = self.keys.settings["values"]
-        whole = size - size % TILE
-        with self.e.loop(I64(0), I64(whole), TILE) as channel:
-            self._mixed(channel, TILE, factors)
-        with self.e.loop(I64(whole), I64(size)) as channel:
-            self._mixed(channel, 1, factors)
-
-    def _mixed(self, channel: Value, count: int, factors: list[Value]) -> None:
-        e, b = self.e, self.e.b
-        sums = [[Cell(b, vector(self.lanes), e.zero(self.lanes)) for _ in range(QUERY_VECTORS)] for _ in range(count)]
-        with e.loop(I64(0), self.count) as at:
-            shares = [self._score(at, n) for n in range(QUERY_VECTORS)]
-            value = self.keys.value(self._row(at), self.group)
-            for number, cells in enumerate(sums):
-                one = e.load(value, self.keys.settings["v"], b.add(channel, I64(number)))
-                other = e.spread(one, self.lanes)
-                for share, cell in zip(shares, cells, strict=True):
-                    cell.set(e.multiply_add(share, other, cell.get()))
-        for number, cells in enumerate(sums):
-            place = b.mul(b.add(channel, I64(number)), I64(self.width))
-            for n, (cell, factor) in enumerate(zip(cells, factors, strict=True)):
-                e.store(e.scratch, "float32", b.add(place, I64(n * self.lanes)), b.fmul(cell.get(), factor))
+    def _mix(self, begin: Value, end: Value, query: Value) -> None:
+        """Adds the values of a tile to the sums of some queries: of the keys up to the last that one of them sees."""
+        e, b, size = self.e, self.e.b, self.keys.settings["values"]
+        seen = e.load(self.seen, "int64", query)
+        for n in range(1, TILE):
+            seen = e.most(seen, e.load(self.seen, "int64", b.add(query, I64(n))))
+        last = e.least(seen, end)
+        places = [e.at(self.sums, "float32", b.mul(b.add(query, I64(n)), I64(size))) for n in range(TILE)]
+        factors = [e.load(self.factors, "float32", b.add(query, I64(n))) for n in range(TILE)]
+        vectors = max(len(block.starts) for block in self.blocks)
+        most_blocks = max(1, (e.machine.registers // 2) // TILE // vectors)  # half of the registers have sums
+        for start in range(0, len(self.blocks), most_blocks):
+            some = self.blocks[start : start + most_blocks]
+            listed = [(at, block.lanes) for block in some for at in block.starts]
+            sums = [
+                [
+                    Cell(b, vector(lanes), b.fmul(e.load(place, "float32", I64(at), lanes), e.spread(factor, lanes)))
+                    for at, lanes in listed
+                ]
+                for place, factor in zip(places, factors, strict=True)
+            ]
+            with e.loop(begin, last) as at:
+                value = self.keys.value(self._row(at), self.group)
+                loaded = [each for block in some for each in block.load(e, value, self.keys.settings["v"])]
+                place = b.add(b.mul(b.sub(at, begin), I64(self.width)), query)
+                for n, cells in enumerate(sums):
+                    share = e.load(self.scores, "float32", b.add(place, I64(n)))
+                    for cell, other, (_, lanes) in zip(cells, loaded, listed, strict=True):
+                        cell.set(e.multiply_add(e.spread(share, lanes), other, cell.get()))
+            for place, cells in zip(places, sums, strict=True):
+                for cell, (at, _) in zip(cells, listed, strict=True):
+                    e.store(place, "float32", I64(at), cell.get())
 
     def _give(self) -> None:
-        """Writes what is in the place of the queries to the tokens' rows."""
+        """Writes the sums by their factors to the tokens' rows."""
         e, b, size = self.e, self.e.b, self.keys.settings["values"]
         with e.loop(I64(0), e.least(I64(self.width), b.sub(self.end, self.token))) as n:
-            row = b.add(b.mul(b.add(self.token, n), self.keys.heads), self.head)
-            with e.loop(I64(0), I64(size)) as channel:
-                value = e.load(e.scratch, "float32", b.add(b.mul(channel, I64(self.width)), n))
-                e.store(self.keys.out, self.keys.settings["q"], b.add(b.mul(row, I64(size)), channel), value)
+            row = b.mul(b.add(b.mul(b.add(self.token, n), self.keys.heads), self.head), I64(size))
+            place, factor = e.at(self.sums, "float32", b.mul(n, I64(size))), e.load(self.factors, "float32", n)
+            for block in self.blocks:
+                found = [e.load(place, "float32", I64(at), block.lanes) for at in block.starts]
+                for at, value in zip(block.starts, block.in_order(b, found), strict=True):
+                    value = b.fmul(value, e.spread(factor, block.lanes))
+                    e.store(self.keys.out, self.keys.settings["q"], b.add(row, I64(at)), value)
 
     def _row(self, at: Value) -> Value:
         return self.e.load(self.rows, "int64", at)
 
     def _place(self, at: Value, n: int) -> Value:
         return self.e.b.add(self.e.b.mul(at, I64(self.width)), I64(n * self.lanes))
-
-    def _score(self, at: Value, n: int) -> Value:
-        return self.e.load(self.scores, "float32", self._place(at, n), self.lanes)
-
-    def _set_score(self, at: Value, n: int, value: Value) -> None:
-        self.e.store(self.scores, "float32", self._place(at, n), value)
 
     def _vectors(self, numbers: list[Value], kind: Any) -> list[Value]:
         found: list[Value] = []

@@ -76,7 +76,7 @@ def softmax(e: Emitter, settings: Mapping[str, Any]) -> None:
         largest = top.get()
 
         def share(k: Value, lanes: int) -> Value:
-            return exp(e, b.fsub(e.load(x, settings["x"], k, lanes), e.spread(largest, lanes)))
+            return exp(e, b.fsub(e.load(x, settings["x"], k, lanes), e.spread(largest, lanes)), is_below=True)
 
         factor = b.fdiv(real(1.0), e.sum(I64(0), width, share))
         e.each(

@@ -11,6 +11,7 @@ from bringup.compile.llvm.select.call import SHARED, Call, call
 from bringup.compile.llvm.select.sizes import (
     FLOATS,
     HEADS,
+    KEYS,
     MOST_SPANS,
     QUERY_VECTORS,
     SPAN,
@@ -64,8 +65,7 @@ def attention(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...
             parts -= 1
         size, spans, nbytes = _spans(keys, step.sequences, heads, v.shape[2])
         scratch = scratch_of_decode(q.shape[2], v.shape[2], together, parts) + (8 * min(keys, size) if chosen else 0)
-        settings |= {"together": together, "parts": parts, "fetches": heads == together * k.shape[1]}
-        settings["spans"] = spans > 1
+        settings |= {"together": together, "parts": parts, "spans": spans > 1}
         if spans == 1:
             return (call("attention_decode", settings, arguments, scratch),)
         shared, merge = Pointer(SHARED), {"out": out.dtype, "values": v.shape[2]}
@@ -76,7 +76,7 @@ def attention(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...
         )
     width = QUERY_VECTORS * machine.lanes
     keys = min(step.length, keys + width)  # that some queries see together
-    scratch = 4 * width * (max(q.shape[2], v.shape[2]) + keys) + 8 * keys
+    scratch = 4 * width * (q.shape[2] + v.shape[2] + 1 + KEYS) + 8 * (width + keys)
     return (call("attention_prefill", settings, [*arguments, tokens, keys], scratch),)
 
 

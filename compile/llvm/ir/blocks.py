@@ -1,0 +1,47 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+"""How channels of values are read into vectors: bfloat16 as its even and its odd numbers, which takes no shuffle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from bringup.compile.llvm.ir.emitter import I32, I64, Emitter, Value, vector
+from bringup.compile.llvm.ir.vectors import parts_of
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Channels after each other: a vector of them, or two, of the even and of the odd ones.
+
+    `starts` are the places of the vectors among those of all channels, in numbers.
+    """
+
+    starts: tuple[int, ...]
+    lanes: int
+
+    def load(self, e: Emitter, place: Value, dtype: str) -> list[Value]:
+        start = I64(self.starts[0])
+        if len(self.starts) == 1:
+            return [e.load(place, dtype, start, self.lanes)]
+        return list(e.load_pairs(place, start, self.lanes))
+
+    def in_order(self, b: ir.IRBuilder, vectors: list[Value]) -> list[Value]:
+        """As many vectors of channels after each other."""
+        if len(vectors) == 1:
+            return vectors
+        size = self.lanes
+        lanes = [number for lane in range(size) for number in (lane, size + lane)]
+        return [
+            b.shuffle_vector(vectors[0], vectors[1], vector(size, I32)([I32(lane) for lane in half]))
+            for half in (lanes[:size], lanes[size:])
+        ]
+
+
+def blocks_of(size: int, dtype: str, lanes: int) -> list[Block]:
+    """The blocks of `size` channels."""
+    whole = size - size % (2 * lanes) if dtype == "bfloat16" else 0
+    paired = [Block((start, start + lanes), lanes) for start in range(0, whole, 2 * lanes)]
+    return paired + [Block((whole + start,), width) for start, width in parts_of(size - whole, lanes)]
