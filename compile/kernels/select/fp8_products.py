@@ -27,12 +27,12 @@ def fp8_product(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCa
     if not 1 <= len(found) <= 2 or any(node.short not in ("fp8_linear", "fp8_experts") for node in found):
         return None
     try:
-        return (_call(graph, group, found, capability),)
+        return (_call(graph, group, found, has_fp8(capability)),)
     except NotTaken:
         return None
 
 
-def _call(graph: OpGraph, group: Group, found: list[Node], capability: str) -> KernelCall:
+def _call(graph: OpGraph, group: Group, found: list[Node], native: bool) -> KernelCall:
     given, scales = input_of(graph, group, found), found[0].arguments[1]
     factors = [factor_of(graph, node, packed_of(node).codes) for node in found]
     shapes = {graph.buffers[node.outputs[0]].shape for node in found}
@@ -42,9 +42,9 @@ def _call(graph: OpGraph, group: Group, found: list[Node], capability: str) -> K
     if given.norm or given.share != 1 or not isinstance(scales, View):
         raise NotTaken
     code = Code(graph, group, FORMULAS, {"row": "live", "lane": "live"})
-    code.native_fp8 = has_fp8(capability)
+    code.native_fp8 = native
     epilogue, layout = epilogue_of(code, given, factors, narrowest=LEAST_LANES, rounds=True), layouts.pop()
-    sizes = _tiles(given, epilogue, _step(layout.channels, given.x.shape[-1]), capability)
+    sizes = _tiles(given, epilogue, _step(layout.channels, given.x.shape[-1]), native)
     return _launch(code, given, scales, epilogue, layout, sizes)
 
 
@@ -90,22 +90,22 @@ def _step(block: int, channels: int) -> int:
     return next(step for step in range(min(block, DEEPEST), 0, -1) if block % step == 0)
 
 
-def _tiles(given: Input, epilogue: Epilogue, step: int, capability: str) -> Tiles:
+def _tiles(given: Input, epilogue: Epilogue, step: int, native: bool) -> Tiles:
     """As of products in 16 bits; of few rows lanes for a program each processor, since weights are what is read.
 
-    Where float8 becomes float16 in registers, a thread has half as many sums, and a tile at most 64 rows. Eight warps
-    have what four spill: many sums, or many numbers of x. On sm_120 a thread spills in tiles of 64 lanes of two
-    matrices and 64 rows or more, and in no others.
+    Where float8 becomes float16 in registers (not `native`), a thread has half as many sums, and a tile at most 64
+    rows. Eight warps have what four spill: many sums, or many numbers of x. No tile has 64 lanes of two matrices and 64
+    rows or more: with warps' own instructions a thread spills there, and with more lanes or fewer it does not.
     """
     channels, factors, deep = given.x.shape[-1], len(epilogue.factors), max(NARROWEST, power_of_two(step))
     size = tile(given.rows, epilogue.lanes, channels, "bfloat16", factors, epilogue.head, epilogue.share)
     rows, lanes = size.rows, size.lanes
     while not epilogue.head and given.rows <= rows == LEAST_LANES < lanes and epilogue.lanes < lanes * PROCESSORS:
         lanes //= 2
-    if capability == "sm_120" and not epilogue.head and factors == 2 and lanes == 64 <= rows:
+    if not epilogue.head and factors == 2 and lanes == 64 <= rows:
         lanes = 128 if rows > 64 else 32
     lanes = max(lanes, epilogue.unit)
-    most, highest = (MOST_SUMS, 128) if has_fp8(capability) else (MOST_SUMS // 2, 64)
+    most, highest = (MOST_SUMS, 128) if native else (MOST_SUMS // 2, 64)
     rows = max(LEAST_LANES, min(rows, most // (lanes * factors), highest))
     warps = 8 if rows * max(lanes * factors, deep) >= most else 4
     return Tiles(rows, lanes, deep, warps, 3)
