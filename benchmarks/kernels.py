@@ -1,5 +1,7 @@
 """docs/kernels.md: registers, memory and occupancy of the kernels that selectors choose for the shapes of known models.
 
+One table of an architecture has attention, kernel by kernel; for NVIDIA's, another has the products of a layer.
+
 Compiles for every architecture, which needs no GPU: `python benchmarks/kernels.py`, with `--only sm_90` for one.
 """
 
@@ -11,6 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from benchmarks.layer_kernels import MODELS, kernels_of
 from bringup.compile.cache.store import default_store
 from bringup.compile.kernels.aot import compile_kernels
 from bringup.compile.kernels.architectures import ARCHITECTURES, is_nvidia
@@ -43,6 +46,7 @@ class Shape:
 SHAPES = (
     Shape("GPT-2", 12, 12, 64),
     Shape("Llama 3", 32, 8, 128),
+    Shape("Phi-3", 32, 32, 96),
     Shape("gpt-oss", 64, 8, 64, window=128, has_sinks=True),
     Shape("Gemma 2", 8, 4, 256, softcap=50.0),
 )
@@ -109,20 +113,46 @@ def measured(capability: str) -> list[tuple[str, str, Kernel, Resources]]:
     return [(what, dtype, kernel, resources(compiled[kernel])) for what, dtype, kernel in rows]
 
 
-def table(capability: str) -> str:
-    """Of one architecture, as Markdown."""
+def attention_table(capability: str) -> list[str]:
+    """A row for each kernel."""
     spilled = "bytes of stack" if is_nvidia(capability) else "spilled registers"
-    lines = [f"### {capability}", "", f"| kernel | dtype | registers | {spilled} | shared memory | occupancy |"]
-    lines.append("|---|---|---|---|---|---|")
+    lines = [f"| kernel | dtype | registers | {spilled} | shared memory | occupancy |", "|---|---|---|---|---|---|"]
     for what, dtype, kernel, used in measured(capability):
         numbers = f"{used.registers} | {used.stack} | {used.shared:,} | {used.warps} of {used.most}"
         lines.append(f"| `{kernel.stem}`: {what} | {dtype} | {numbers} |")
+    return lines
+
+
+def layer_table(capability: str) -> list[str]:
+    """A row for each model and kind of kernel, with the most that one of them takes, and their stack together."""
+    lines = [
+        "| kernels | dtype | number | most registers | bytes of stack | most shared memory | least occupancy |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    chosen = [(model, list(kernels_of(model, capability, CONTEXT, TOKENS["prefill"]))) for model in MODELS]
+    compiled = compile_kernels((kernel for _, each in chosen for kernel in each), capability, default_store())
+    for model, kernels in chosen:
+        for stem in sorted({kernel.stem for kernel in kernels}):
+            each = [resources(compiled[kernel]) for kernel in kernels if kernel.stem == stem]
+            least = min(each, key=lambda used: used.occupancy)
+            most = f"{max(used.registers for used in each)} | {sum(used.stack for used in each)}"
+            shared = max(used.shared for used in each)
+            numbers = f"{len(each)} | {most} | {shared:,} | {least.warps} of {least.most}"
+            lines.append(f"| `{stem}`: {model.name} | {model.dtype} | {numbers} |")
+    return lines
+
+
+def table(capability: str) -> str:
+    """The tables of one architecture, as Markdown."""
+    lines = [f"### {capability}", "", *attention_table(capability)]
+    if is_nvidia(capability):
+        lines += ["", *layer_table(capability)]
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=list(ARCHITECTURES), help="print the table of one architecture")
+    parser.add_argument("--only", choices=list(ARCHITECTURES), help="print the tables of one architecture")
     only = parser.parse_args().only
     if only:
         print(table(only))

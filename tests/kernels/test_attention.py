@@ -51,6 +51,7 @@ CASES = {
     "prefill_wide": Case(lengths=(70,), new=(20,), channels=256, heads=2, groups=1),
     "prefill_bfloat16": Case(lengths=(130, 64), new=(130, 30), dtype="bfloat16", channels=64),
     "prefill_float16": Case(lengths=(130, 64), new=(130, 30), dtype="float16", channels=96, heads=3, groups=3),
+    "prefill_in_parts": Case(lengths=(70, 33), new=(40, 33), channels=96, heads=2, groups=1),
     "prefill_mixed": Case(lengths=(70,), new=(70,), dtype="bfloat16", cache="float16"),
     "prefill_oss": Case(lengths=(300,), new=(70,), dtype="bfloat16", heads=8, window=40, ring=128, has_sinks=True),
 }  # fmt: skip

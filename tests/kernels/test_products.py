@@ -111,6 +111,7 @@ HEADS = [
     pytest.param(1, 4, 2, 16, 8, False, False, "float32", id="row"),
     pytest.param(5, 3, 1, 10, 5, False, True, "bfloat16", id="normed"),
     pytest.param(1, 3, 1, 10, 5, False, True, "float32", id="row-normed"),
+    pytest.param(1, 1, 1, 128, 64, False, True, "bfloat16", id="row-normed-in-16-warps"),
     pytest.param(18, 2, 2, 12, 3, False, False, "bfloat16", id="partial", marks=pytest.mark.slow),
     pytest.param(3, 2, 2, 12, 3, True, True, "float32", id="partial-interleaved-normed"),
     pytest.param(1, 2, 1, 8, 4, True, False, "bfloat16", id="interleaved"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import pytest
 from transformers import Gemma3TextConfig, GptOssConfig, LlamaConfig, Phi3Config, Qwen3Config
 
 from benchmarks.kernel_resources import measured
-from benchmarks.kernels import BEGIN, END, PAGE, configurations, table
+from benchmarks.kernels import BEGIN, CONTEXT, END, PAGE, TOKENS, configurations, table
+from benchmarks.layer_kernels import MODELS, kernels_of
 from bringup.compile.job import open_job
 from bringup.compile.kernels.aot import compile_kernels
 from bringup.compile.kernels.architectures import ARCHITECTURES, is_nvidia
@@ -31,7 +33,10 @@ SHAPES = {
     "gemma3": Gemma3TextConfig(**GEMMA3, num_key_value_heads=1, num_hidden_layers=1, vocab_size=512),
     "gpt_oss": GptOssConfig(**GPT_OSS, num_key_value_heads=8, num_hidden_layers=1, vocab_size=512, num_local_experts=8),
 }
-ROW = re.compile(r"^\| `(\w+)`: (.+?) \| (\w+) \| (\d+) \| (\d+) \| ([\d,]+) \| (\d+) of (\d+) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| `(\w+)`: ([^|]+) \| (\w+) \| (\d+) \| (\d+) \| ([\d,]+) \| (\d+) of (\d+) \|$", re.MULTILINE)
+LAYER_ROW = re.compile(
+    r"^\| `([\w.]+)`: ([^|]+) \| (\w+) \| (\d+) \| \d+ \| (\d+) \| ([\d,]+) \| (\d+) of \d+ \|$", re.MULTILINE
+)
 
 
 def tables() -> dict[str, str]:
@@ -52,8 +57,28 @@ def test_the_page_has_every_configuration_and_none_spills(capability):
         assert int(stack) == 0 or not is_nvidia(capability), where
 
 
+@pytest.mark.parametrize("capability", [name for name in ARCHITECTURES if is_nvidia(name)])
+def test_the_page_has_a_layer_of_every_model_and_none_spills(capability):
+    rows = LAYER_ROW.findall(tables()[capability])
+    assert list(dict.fromkeys(row[1:3] for row in rows)) == [(model.name, model.dtype) for model in MODELS]
+    for stem, what, _, number, stack, shared, warps in rows:
+        where = f"{stem}, {what}"
+        assert int(shared.replace(",", "")) <= ARCHITECTURES[capability].shared, where
+        assert int(number) > 0, where
+        assert int(warps) > 0, where
+        assert int(stack) == 0, where
+
+
+@pytest.mark.parametrize("name", ["Llama 3.2 1B", "gpt-oss, 8 experts"])
+def test_a_layer_has_the_kernels_that_the_page_counts(name):
+    (model,) = (each for each in MODELS if each.name == name)
+    found = Counter(kernel.stem for kernel in kernels_of(model, "sm_90", CONTEXT, TOKENS["prefill"]))
+    listed = {row[0]: int(row[3]) for row in LAYER_ROW.findall(tables()["sm_90"]) if row[1] == name}
+    assert found == listed
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("capability", ["sm_80", "sm_90"])  # each takes a minute; `benchmarks/kernels.py` writes all
+@pytest.mark.parametrize("capability", ["sm_80", "sm_90"])  # each takes minutes; `benchmarks/kernels.py` writes all
 def test_the_page_is_what_kernels_take(capability):
     assert table(capability).partition("\n")[2].strip() == tables()[capability].strip()
 

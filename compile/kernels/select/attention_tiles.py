@@ -46,6 +46,10 @@ def parts_of(channels: int) -> tuple[int, int]:
     return first, 0 if rest <= 0 else max(TENSOR_CORE, power_of_two(rest))
 
 
+def _in_parts(channels: int) -> bool:
+    return parts_of(channels)[1] > 0
+
+
 def _floor(number: int) -> int:
     """The largest power of two that is not larger, 1 for 0."""
     return 1 << max(0, number.bit_length() - 1)
@@ -60,13 +64,15 @@ def decode_tiles(wide: bool, channels: int, values: int, heads: int, capability:
     widest = max(sum(parts_of(channels)), power_of_two(values))
     if wide:
         rows = min(4 if widest > 256 else 8, power_of_two(heads))
-        keys = max(_least_keys(capability), min(32, _floor((2048 if capability in SPILLING else 4096) // widest)))
+        small = capability in SPILLING or (capability == "sm_80" and _in_parts(channels))
+        keys = max(_least_keys(capability), min(32, _floor((2048 if small else 4096) // widest)))
         few = widest <= (128 if capability in SPILLING else 256)
         return Tiles(rows, keys, 4 if few or not is_nvidia(capability) else 8, 2)
     if capability in LARGE:  # the first tile is fetched before the launch waits: as many keys as registers hold
         keys = max(16, min(256, _floor(16384 // widest)))
         return Tiles(TENSOR_CORE, keys, 8 if widest <= 256 else 4, 2)
-    return Tiles(TENSOR_CORE, max(16, min(64, _floor(8192 // widest))), 4, 3 if widest <= 64 else 2)
+    warps = 8 if capability in SPILLING and 64 < widest <= 256 else 4
+    return Tiles(TENSOR_CORE, max(16, min(64, _floor(8192 // widest))), warps, 3 if widest <= 64 else 2)
 
 
 def prefill_tiles(wide: bool, channels: int, values: int, tokens: int, capability: str) -> Tiles:
@@ -77,12 +83,14 @@ def prefill_tiles(wide: bool, channels: int, values: int, tokens: int, capabilit
         return Tiles(16, _least_keys(capability), 8, 1)
     if wide and widest > 128 and capability == "sm_90":  # with 16 rows one version of Triton or the other spills
         return Tiles(8, 16, 4, 2)
-    if wide:  # with 4 warps Triton 3.6 spills for NVIDIA's; on sm_100 3.9 spills with 8
-        warps = 8 if is_nvidia(capability) and capability != "sm_100" else 4
-        return Tiles(min(16 if widest > 128 else 32, rows), max(16, min(32, _floor(2048 // widest))), warps, 2)
+    if wide and widest > 128:
+        return Tiles(min(16, rows), 16, 8 if is_nvidia(capability) else 4, 2)
+    if wide:  # with 4 warps Triton 3.6 spills for NVIDIA's; with 8, 3.9 spills on sm_100, and for channels in two parts
+        few = not is_nvidia(capability) or capability == "sm_100" or _in_parts(channels)
+        keys = 16 if capability == "sm_100" else max(16, min(32, _floor(2048 // widest)))
+        return Tiles(min(32, rows), keys, 4 if few else 8, 2)
     if widest <= 128 and capability == "sm_90":
-        in_parts = parts_of(channels)[1] > 0
-        return Tiles(min(64, rows), 32 if rows == 32 and in_parts else 64, 4, 3)
+        return Tiles(min(64, rows), 32 if rows == 32 and _in_parts(channels) else 64, 4, 3)
     if widest <= 64:
         return Tiles(min(64, rows), 32 if capability in SPILLING else 64, 4, 2)
     if widest <= 256:  # with 32 keys for 32 rows a thread spills, as ptxas gives it 128 registers

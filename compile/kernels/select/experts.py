@@ -9,8 +9,9 @@ from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View, 
 
 MOST_EXPERTS = 1024
 TILE = 8192  # elements of a tile of choices by experts, or of rows by choices
-# Choices of a tile: two for each thread. Of more, LLVM packs a thread's comparisons into bits, through local memory.
-MOST_CHOICES = 512
+# Choices of a tile: one for each thread. With two, Triton 3.6 compiles no running sum of them; of more, LLVM packs a
+# thread's comparisons into bits, through local memory.
+MOST_CHOICES = 256
 
 
 def experts(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:

@@ -43,8 +43,9 @@ def _call(graph: OpGraph, group: Group, found: list[Node], native: bool) -> Kern
         raise NotTaken
     code = Code(graph, group, FORMULAS, {"row": "live", "lane": "live"})
     code.native_fp8 = native
-    epilogue = epilogue_of(code, given, factors, narrowest=LEAST_LANES, rounds=True)
-    return _launch(code, given, scales, epilogue, layouts.pop())
+    epilogue, layout = epilogue_of(code, given, factors, narrowest=LEAST_LANES, rounds=True), layouts.pop()
+    sizes = _tiles(given, epilogue, _step(layout.channels, given.x.shape[-1]), native)
+    return _launch(code, given, scales, epilogue, layout, sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,27 +93,29 @@ def _step(block: int, channels: int) -> int:
 def _tiles(given: Input, epilogue: Epilogue, step: int, native: bool) -> Tiles:
     """As of products in 16 bits; of few rows lanes for a program each processor, since weights are what is read.
 
-    Where float8 becomes float16 in registers (not `native`), a tile has at most 64 rows. Eight warps have what four
-    spill: many sums, or many numbers of x.
+    Where float8 becomes float16 in registers (not `native`), a thread has half as many sums, and a tile at most 64
+    rows. Eight warps have what four spill: many sums, or many numbers of x. No tile has 64 lanes of two matrices and 64
+    rows or more: with warps' own instructions a thread spills there, and with more lanes or fewer it does not.
     """
     channels, factors, deep = given.x.shape[-1], len(epilogue.factors), max(NARROWEST, power_of_two(step))
     size = tile(given.rows, epilogue.lanes, channels, "bfloat16", factors, epilogue.head, epilogue.share)
     rows, lanes = size.rows, size.lanes
     while not epilogue.head and given.rows <= rows == LEAST_LANES < lanes and epilogue.lanes < lanes * PROCESSORS:
         lanes //= 2
+    if not epilogue.head and factors == 2 and lanes == 64 <= rows:
+        lanes = 128 if rows > 64 else 32
     lanes = max(lanes, epilogue.unit)
-    most, highest = (2 * MOST_SUMS, 128) if native else (MOST_SUMS, 64)
+    most, highest = (MOST_SUMS, 128) if native else (MOST_SUMS // 2, 64)
     rows = max(LEAST_LANES, min(rows, most // (lanes * factors), highest))
-    warps = 8 if rows * max(lanes * factors, deep) >= MOST_SUMS else 4
+    warps = 8 if rows * max(lanes * factors, deep) >= most else 4
     return Tiles(rows, lanes, deep, warps, 3)
 
 
-def _launch(code: Code, given: Input, scales: View, epilogue: Epilogue, layout: _Layout) -> KernelCall:
+def _launch(code: Code, given: Input, scales: View, epilogue: Epilogue, layout: _Layout, sizes: Tiles) -> KernelCall:
     graph, (first, *rest), channels = code.graph, epilogue.factors, given.x.shape[-1]
     of_x, step = rows_of(scales), _step(layout.channels, channels)
     if of_x is None or (scales.shape[-1] > 1 and scales.strides[-1] != 1):
         raise NotTaken
-    sizes = _tiles(given, epilogue, step, code.native_fp8)
     views: dict[str, View | None] = {"x": given.x, "xs": scales}
     for number, factor in enumerate((first, *rest)):
         views |= {f"w{number}": factor.weight, f"s{number}": packed_of(factor.node).scales}

@@ -9,6 +9,7 @@ from bringup.compile.kernels.code.types import power_of_two, size_of
 PROCESSORS = 132  # of an H100 and an H200
 FEW, MANY = 3000, 6000  # lanes, of a vocabulary or a wide layer
 LOADS = 8  # of a thread under way, of a tile of weights
+LOADS_OF_HEADS = 4  # of a thread of a tile with a complete head: its norm and rope need registers too
 MOST_SUMS = 8 * 32 * 64  # of a tile: 64 for each thread of eight warps
 NARROWEST = 16  # rows and lanes of a tile of matrix instructions, at least
 
@@ -39,27 +40,31 @@ def gemv(lanes: int, channels: int, dtype: str, accumulators: int, head: int | N
     vector = 16 // size_of(dtype)  # numbers of a load
     warp = 32 * vector  # channels that a warp loads at a time
     whole, short, longest = power_of_two(channels), 4 * warp, 16 * warp
-    few = norm and head is None and lanes < FEW
+    if head:
+        sums = head * accumulators
+        widest = max(32, min(whole, longest, _most_channels(sums, vector)))
+        return Tiles(1, head, widest, max(1, min(16, power_of_two(sums * widest // (warp * LOADS_OF_HEADS)))))
+    few = norm and lanes < FEW
     if few and accumulators == 1 and channels <= short:
         return Tiles(1, 4, warp, 1, together=4)
     if few and accumulators == 2 and channels <= 2 * short:
         return Tiles(1, 4, max(warp, whole), 8)
     if norm or channels <= short:
-        each = head or (4 if lanes >= MANY and accumulators == 1 else 2)
-        widest = max(32, min(whole, longest, _most_channels(each * accumulators, vector) if head else longest))
-        loads = 16 if head is None and (lanes >= MANY or accumulators == 2) else LOADS
-        warps = power_of_two(each * widest * accumulators // (32 * vector * loads))
-        return Tiles(1, each, widest, max(1, min(8, warps)))
-    if head is None and channels <= 3 * short:
-        return Tiles(1, 16 if lanes >= 2000 and channels <= 2 * short else 8, warp, 8, together=12)
-    each = head or (2 if lanes >= 2000 else 1)
-    widest = min(whole // 2, longest, _most_channels(each * accumulators, vector) if head else longest)
+        each = 4 if lanes >= MANY and accumulators == 1 else 2
+        widest = max(32, min(whole, longest))
+        loads = 16 if lanes >= MANY or accumulators == 2 else LOADS
+        return Tiles(1, each, widest, max(1, min(8, power_of_two(each * widest * accumulators // (warp * loads)))))
+    if channels <= 3 * short:
+        each = 16 if lanes >= 2000 and channels <= 2 * short else 8
+        return Tiles(1, each, warp, each // 2 if channels <= 2 * short else 8, together=12)
+    widest = min(whole // 2, longest)
+    each = 2 if lanes >= 2000 else 1
     return Tiles(1, each, widest, 8 if widest >= 8 * warp else 4, together=4 if channels > longest else 1)
 
 
 def _most_channels(lanes: int, vector: int) -> int:
-    """Channels of a tile with a complete head, in the registers of eight warps: `LOADS` loads of each thread."""
-    return max(32, power_of_two(8 * 32 * vector * LOADS // lanes))
+    """Channels of a tile with a complete head, in the registers of 16 warps: `LOADS_OF_HEADS` loads of each thread."""
+    return max(32, power_of_two(16 * 32 * vector * LOADS_OF_HEADS // lanes))
 
 
 def tile(rows: int, lanes: int, channels: int, dtype: str, accumulators: int, head: int | None, share: int) -> Tiles:
