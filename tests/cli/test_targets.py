@@ -60,7 +60,7 @@ def test_json(bringup) -> None:
     assert iree["options"]["cpu"]["default"] == "host"
     assert iree["options"]["pack-weights"]["choices"] == ["yes", "no"]
     assert (cpu["name"], cpu["aliases"], cpu["phases"]) == ("llvm", ["cpu"], ["schedule", "llvm"])
-    assert cpu["devices"] == ["threads", "reference"]
+    assert cpu["devices"] == ["threads", "mapped", "reference"]
     assert cpu["options"]["cpu"]["choices"] == ["host", "generic"]
     assert (schedule["name"], schedule["phases"], schedule["devices"]) == ("schedule", ["schedule"], ["reference"])
 

@@ -221,7 +221,7 @@ def _sparse() -> Any:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (_sparse(), r"layout sparse_coo; take `tensor.to_dense\(\)`"),
+        (_sparse(), r"layout sparse_coo; pass `tensor.to_dense\(\)`"),
         (np.ma.masked_array(np.ones((2, 2), np.float32), [[0, 1], [0, 0]]), "masked array"),
         (torch.empty(2, 2, device="meta"), "meta device"),
         (Odd(), "float"),

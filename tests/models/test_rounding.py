@@ -71,7 +71,10 @@ def verified(folder: Path, original: Path, target: str, out: Path, patch: pytest
     """A verification of one checkpoint against transformers' model of another."""
     checkpoint, job = open_checkpoint(str(original)), open_job(checkpoint=str(folder))
     assert job.graph.dtype == DTYPE
-    patch.setattr(command, "Reference", lambda _, __, *dtypes: Reference(checkpoint, checkpoint.config, *dtypes))
+    patch.setattr(
+        command, "Reference",
+        lambda _, __, *dtypes, **options: Reference(checkpoint, checkpoint.config, *dtypes, **options),
+    )  # fmt: skip
     context = min(80, job.graph.config.max_positions)
     session = load(build(job, out=out, target=target, max_seq_len=context, buckets=(64,), all_logits=True))
     return command.parity_of(session, job)
