@@ -21,7 +21,7 @@ import torch
 from bringup.compile.llvm.files import source_digest
 from tests.llvm.cases import check
 
-PAGE = Path(__file__).parent / "results" / "2026-11-24-random-ops.md"
+PAGE = Path(__file__).parent / "results" / "2026-11-25-random-ops.md"
 COUNTS = PAGE.with_suffix(".json")
 ABOUT = (
     "A case is one operation with its dtypes, sizes and options, numbers for all its arguments, an instruction set",
