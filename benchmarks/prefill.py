@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -36,10 +37,17 @@ class Engine:
     seconds: list[float] = field(default_factory=list)
 
     def measure(self) -> None:
+        """Times a prompt. Between its turns the engine is stopped: vLLM's workers and MAX's threads poll."""
         assert self.process.stdin is not None
+        self.signal(signal.SIGCONT)
         self.process.stdin.write("\n")
         self.process.stdin.flush()
         self.seconds.append(float(self.answer()))
+        self.signal(signal.SIGSTOP)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal to the engine and its children."""
+        os.killpg(self.process.pid, number)
 
     def answer(self) -> str:
         """The next line that begins with `prefill`, without that word. Raises RuntimeError if the process ends."""
@@ -51,9 +59,14 @@ class Engine:
 
 
 def started(name: str, python: str, arguments: list[str], threads: int) -> Engine:
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "VLLM_CPU_KVCACHE_SPACE": "1"}
+    # Without PYTHONSAFEPATH, files of this folder would hide packages of the same name; vLLM leaves a core free unless
+    # it is given all of them.
+    environment = {
+        **os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONSAFEPATH": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(os.sched_getaffinity(0))[:threads])),
+    }  # fmt: skip
     command, pipe = [python, str(ENGINE), name, *arguments], subprocess.PIPE
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment, start_new_session=True)
     return Engine(name, process)
 
 
@@ -69,13 +82,14 @@ def main() -> None:
                 engines.append(started(name, python, [str(options.checkpoint), *shape], threads))
         for engine in engines:
             print(f"{engine.name} {engine.answer()}", file=sys.stderr, flush=True)
+            engine.signal(signal.SIGSTOP)
         probe, reads = Probe(threads), list[float]()
         for turn in range(options.rounds):
             reads.append(probe.bytes_per_second())
             for engine in engines[turn % len(engines) :] + engines[: turn % len(engines)]:
                 engine.measure()
         for engine in engines:
-            engine.process.terminate()
+            engine.signal(signal.SIGKILL)
     lines = [HEADER, *(_line(engine, engines[0], options.length) for engine in engines)]
     lines += ["", f"GPT-2, {options.dtype}, {options.length} tokens, {threads} threads, {options.rounds} rounds; "
               f"read {median(reads) / 1e9:.1f} GB/s; load {os.getloadavg()[0]:.1f} at the end."]  # fmt: skip

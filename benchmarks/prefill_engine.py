@@ -42,6 +42,7 @@ def vllm(model: str, dtype: str, length: int) -> Run:
 
 
 def max(model: str, dtype: str, length: int) -> Run:
+    sys.path.append(str(Path(__file__).parent))
     import numpy as np
     from faults_max import tensors
     from max.dtype import DType

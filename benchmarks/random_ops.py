@@ -93,7 +93,7 @@ def page(total: dict[str, Any]) -> str:
     """The page, whose largest differences are parts of the bounds."""
     cases = sum(total["cases"].values()) + len(total["wrong"])
     lines = [
-        "# Random operations on the CPU, 2026-11-24", "",
+        "# Random operations on the CPU, 2026-11-25", "",
         f"{cases:,} cases of {len(total['seeds'])} sets: {len(total['wrong'])} beyond the bound. "
         f"{total['kernels']:,} kernels were compiled; {total['seconds']:.0f} s of processor time, "
         f"{1000 * total['seconds'] / max(cases, 1):.1f} ms a case.", "",
