@@ -13,15 +13,15 @@ from bringup.compile.llvm.ir.emitter import F32, F64, I64, POINTER, Emitter, Val
 from bringup.compile.llvm.ir.functions import tanh
 from bringup.graphs.core.step import BLOCK
 
-LEAST = -3.4e38  # the score of a key that is not seen
+LEAST = -3.4e38  # the score of a masked key
 
 
 class Keys:
     """The arguments of attention that locate keys.
 
-    Slots: q, its strides of tokens and heads; keys, their strides of rows and heads; values, theirs; out, which is
-    dense; positions; starts; block table; rows; columns of the table; ring; window; scale; softcap; sinks; slopes;
-    heads; key heads; sequences; chosen keys, dense.
+    Slots: q, its strides of tokens and heads; keys, their strides of rows and heads; values, their strides; out, dense;
+    positions; starts; block table; rows; columns of the table; ring; window; scale; softcap; sinks; slopes; heads; key
+    heads; sequences; selected keys, dense.
     """
 
     def __init__(self, e: Emitter, settings: Mapping[str, Any]) -> None:
