@@ -23,6 +23,7 @@ class Block:
     lanes: int
 
     def load(self, e: Emitter, place: Value, dtype: str) -> list[Value]:
+        """The block's vectors, as float32, of channels that begin at the address `place`."""
         start = I64(self.starts[0])
         if len(self.starts) == 1:
             return [e.load(place, dtype, start, self.lanes)]

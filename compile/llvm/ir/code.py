@@ -73,9 +73,11 @@ class Code:
                 return self.truth(bool(value))
 
     def truth(self, value: bool) -> Value:
+        """A constant i1."""
         return self.b.icmp_signed("==", I64(int(value)), I64(1))
 
     def cast(self, value: Value, own: Kind, kind: Kind) -> Value:
+        """Converts a value between kinds. Floats are truncated to integers and saturate; NaN becomes 0."""
         b, like = self.b, F64 if kind == "double" else F32
         match own, kind:
             case ("double", "float"):
@@ -99,6 +101,7 @@ class Code:
                 return value
 
     def load(self, buffer: Buffer, strides: tuple[int, ...], index: Index, offset: int = 0) -> Value:
+        """Loads an element of a buffer in memory; strides and offset are in elements."""
         return self.e.load(self.places[buffer.name], buffer.dtype, self.number(strides, index, offset))
 
     def number(self, strides: tuple[int, ...], index: Index, offset: int = 0) -> Value:

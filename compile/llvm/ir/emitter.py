@@ -52,14 +52,17 @@ class Emitter:
 
     @property
     def part(self) -> Value:
+        """The number of this part of the work, from 0."""
         return self.function.args[1]
 
     @property
     def parts(self) -> Value:
+        """The number of parts."""
         return self.function.args[2]
 
     @property
     def scratch(self) -> Value:
+        """The address of the thread's scratch memory."""
         return self.function.args[3]
 
     def slot(self, at: int, kind: Any) -> Value:
@@ -152,6 +155,7 @@ class Emitter:
         return self.b.select(self.b.icmp_signed("<", one, other), one, other)
 
     def most(self, one: Value, other: Value) -> Value:
+        """The larger of two i64."""
         return self.b.select(self.b.icmp_signed(">", one, other), one, other)
 
     # --- memory
@@ -259,6 +263,7 @@ class Emitter:
         return self.intrinsic(name, F32, [F32(0.0), value], fastmath=("reassoc",))
 
     def zero(self, lanes: int = 1) -> Value:
+        """float32 zeros: a scalar, or a vector of `lanes`."""
         return real(0.0, vector(lanes)(ir.Undefined)) if lanes > 1 else F32(0.0)
 
     def finish(self) -> None:

@@ -49,6 +49,7 @@ def exp(e: Emitter, x: Value, *, is_below: bool = False) -> Value:
 
 
 def tanh(e: Emitter, x: Value) -> Value:
+    """Below 0.625 by a polynomial in x², else by 1 - 2 / (e^2|x| + 1), with the sign of x."""
     if x.type == F64:
         return e.library("tanh", [x])
     b = e.b
@@ -72,10 +73,12 @@ def erf(e: Emitter, x: Value) -> Value:
 
 
 def sigmoid(e: Emitter, x: Value) -> Value:
+    """1 / (1 + e^-x)."""
     return e.b.fdiv(real(1.0, x), e.b.fadd(real(1.0, x), exp(e, e.b.fneg(x))))
 
 
 def silu(e: Emitter, x: Value) -> Value:
+    """x · sigmoid(x) (Hendrycks and Gimpel 2016)."""
     return e.b.fdiv(x, e.b.fadd(real(1.0, x), exp(e, e.b.fneg(x))))
 
 
@@ -98,6 +101,7 @@ def sqrt(e: Emitter, x: Value) -> Value:
 
 
 def rsqrt(e: Emitter, x: Value) -> Value:
+    """1 / sqrt(x), rounded twice."""
     return e.b.fdiv(real(1.0, x), sqrt(e, x))
 
 
@@ -111,6 +115,7 @@ def most(e: Emitter, one: Value, other: Value) -> Value:
 
 
 def least(e: Emitter, one: Value, other: Value) -> Value:
+    """The minimum; `other` if either is NaN."""
     return e.b.select(e.b.fcmp_ordered("<", one, other), one, other)
 
 

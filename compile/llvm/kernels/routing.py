@@ -1,8 +1,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """The experts of each token, from rows of scores [N, E]; see `bringup.graphs.ops.moe_routing`.
 
-The best are selected one after the other, in the order of scores; if scores are equal, the lower number comes first.
-NaN is never selected; if nothing else is left, the number is 0.
+The best are selected in descending order of scores, and ascending order of numbers if scores are equal. NaN is never
+selected; if nothing else is left, the number is 0.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ class Kernel:
 
     @property
     def values(self) -> Mapping[str, Any]:
+        """The settings, by name."""
         return dict(self.settings)
 
 

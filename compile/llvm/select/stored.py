@@ -37,13 +37,16 @@ class Stored:
     scale_dtype: str
 
     def has(self, name: str) -> bool:
+        """Whether the weight has this array."""
         return any(name == each for each, _ in self.arrays)
 
     def dtype(self, name: str) -> str:
+        """The dtype of an array of the weight."""
         return dict(self.arrays)[name]
 
     @property
     def slots(self) -> int:
+        """The number of slots of its arrays."""
         return 3 * len(self.arrays)
 
     @property

@@ -133,7 +133,7 @@ class Dots:
         return self._codes(first, k)
 
     def _codes(self, first: Value, k: Value) -> list[Value]:
-        """Codes as bytes: for each four columns, those of four rows."""
+        """Codes as bytes: for each four columns, four rows."""
         b, size = self.b, 4 * self.at_once
         words, kind = self.weight.words(first, k, self.at_once), vector(self.at_once, I32)
         if self.is_signed:
