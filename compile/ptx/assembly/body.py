@@ -42,7 +42,10 @@ class _Scope:
 
 
 def statements(text: str) -> Iterator[tuple[str, int]]:
-    """Statements, braces of scopes and labels (with their colon), each with its position in the text."""
+    """Statements, braces of scopes and labels (with their colon), each with its position in the text.
+
+    Raises Malformed if a statement has no end.
+    """
     start = 0
     for found in _STOP.finditer(text):
         place, stop = found.start(), found[0]
@@ -71,7 +74,10 @@ class Body:
         self.file, self.source_line, self.line = 0, 0, 0
 
     def read(self, text: str, first_line: int) -> None:
-        """Parses all statements of a body whose text begins on line `first_line` of the PTX."""
+        """Parses all statements of a body whose text begins on line `first_line` of the PTX.
+
+        Raises Malformed if the text is not PTX, Unsupported if an instruction or a directive is not supported.
+        """
         newlines = [place for place, letter in enumerate(text) if letter == "\n"]
         for statement, begin in statements(text):
             self.line = first_line + bisect_right(newlines, begin)

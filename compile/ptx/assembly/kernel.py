@@ -96,6 +96,7 @@ class Kernel:
 
     @property
     def parameter_bytes(self) -> int:
+        """The size of the parameter block in bytes."""
         return max((each.offset + each.size for each in self.parameters.values()), default=0)
 
     def where_is(self, file: int, line: int) -> str:

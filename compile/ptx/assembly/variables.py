@@ -48,6 +48,7 @@ class Variables:
 
     @property
     def dynamic_offset(self) -> int:
+        """The offset of dynamic shared memory, in bytes."""
         return _up(self.shared_bytes, _DYNAMIC_ALIGN) if self.dynamic else self.shared_bytes
 
     def add(self, statement: str) -> bool:

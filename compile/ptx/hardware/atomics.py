@@ -73,7 +73,7 @@ def atomic_global(
 ) -> Array:
     """The previous value of each lane's word. `compare` is required for cas. bf16 and f16 are bit patterns.
 
-    Raises `Fault` for an access that is out of bounds or misaligned.
+    Raises `Fault` for an access that is out of bounds or misaligned, and for an operation that PTX does not define.
     """
     dtype = DTYPES[kind]
     index = context.full(np.asarray(address).astype(np.int64) + np.int64(offset - GLOBAL_BASE))

@@ -38,6 +38,7 @@ def divide(numerator: Any, denominator: Any) -> Any:
 
 
 def remainder(numerator: Any, denominator: Any) -> Any:
+    """`rem`: the remainder of `divide`, with the sign of the numerator."""
     return numerator - denominator * divide(numerator, denominator)
 
 

@@ -1,7 +1,8 @@
 """Barrier objects in shared memory (PTX ISA, "Parallel Synchronization": mbarrier).
 
 A phase ends when no arrivals and no bytes of asynchronous copies are pending. The next phase then begins with the count
-of the init. The state is not in shared memory, because its layout is opaque on hardware.
+of the init. The state is not in shared memory, because its layout is opaque on hardware. The use of an object that was
+not initialised raises `Fault`.
 """
 
 from __future__ import annotations

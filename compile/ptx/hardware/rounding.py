@@ -116,10 +116,12 @@ def toward_zero(wide: Any) -> Any:
 
 
 def add_toward_zero(first: Any, second: Any) -> Any:
+    """`add.rz.f32`."""
     return toward_zero(sum_odd(first.astype(f64), second.astype(f64)))
 
 
 def multiply_toward_zero(first: Any, second: Any) -> Any:
+    """`mul.rz.f32`."""
     return toward_zero(first.astype(f64) * second)
 
 
@@ -163,24 +165,30 @@ def exp2(values: Any) -> Any:
 
 
 def log2(values: Any) -> Any:
+    """log2, computed in float64 and rounded."""
     return np.log2(values.astype(f64)).astype(values.dtype)
 
 
 def sine(values: Any) -> Any:
+    """sin, computed in float64 and rounded."""
     return np.sin(values.astype(f64)).astype(values.dtype)
 
 
 def cosine(values: Any) -> Any:
+    """cos, computed in float64 and rounded."""
     return np.cos(values.astype(f64)).astype(values.dtype)
 
 
 def tangent_hyperbolic(values: Any) -> Any:
+    """tanh, computed in float64 and rounded."""
     return np.tanh(values.astype(f64)).astype(values.dtype)
 
 
 def reciprocal(values: Any) -> Any:
+    """1 / x, rounded once."""
     return values.dtype.type(1) / values
 
 
 def reciprocal_root(values: Any) -> Any:
+    """1 / sqrt(x), computed in float64 and rounded."""
     return (1 / np.sqrt(values.astype(f64))).astype(values.dtype)

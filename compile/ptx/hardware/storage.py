@@ -146,6 +146,7 @@ class Arriving:
 
     @property
     def nbytes(self) -> int:
+        """The bytes that the barrier object counts, including elements outside the tensor."""
         return self.source.size * self.width
 
 

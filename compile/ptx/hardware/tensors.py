@@ -3,7 +3,8 @@ cp.async.bulk.tensor, tensormap.replace, tensormap.cp_fenceproxy).
 
 Few lanes issue them (one per block), so they are processed one by one. A load is performed when its barrier object is
 waited for, or at once with copies="earliest". A store is performed at once; observers model that it reads shared
-memory until its group is waited for.
+memory until its group is waited for. Tiles and tensor maps that are out of bounds or misaligned, and tensor maps that
+are invalid or not supported, raise `Fault`.
 """
 
 from __future__ import annotations

@@ -43,6 +43,7 @@ def all_lanes(mask: Any) -> bool:
 
 
 def any_lane(mask: Any) -> bool:
+    """Whether any element is set."""
     return bool(np.logical_or.reduce(mask, axis=None))
 
 

@@ -41,11 +41,13 @@ class BlockWriter:
             self.predicate = self.read(instruction.predicate, "bool")
 
     def unsupported(self, reason: str) -> Unsupported:
+        """The exception for an unsupported form of the current instruction."""
         assert self.instruction is not None
         where = self.kernel.where(self.instruction)
         return Unsupported(self.instruction.text, self.instruction.ptx_line, source=where, reason=reason)
 
     def emit(self, statement: str) -> None:
+        """Appends a statement to the function."""
         self.lines.append(f"    {statement}")
 
     def name(self, expression: str) -> str:

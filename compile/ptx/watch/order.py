@@ -233,7 +233,7 @@ class Order(Observer):
         state.clocks.time[row] += 1
 
     def _unknown(self, context: Context, before: Array, rows: Array, warps: Array) -> Array:
-        """Which accesses, given by their stamps, are by another block and did not happen before, as the warp knows."""
+        """Which accesses, by their stamps, are of another block and not known to the warp to have happened before."""
         columns = (before >> 32) - 1
         other = (columns >= 0) & (columns // self._warps != context.blocks[rows])
         state: _State = context.watched[self]

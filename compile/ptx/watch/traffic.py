@@ -55,6 +55,7 @@ class AccessTraffic:
 
     @property
     def sectors_per_request(self) -> float:
+        """The mean number of 32-byte sectors per request."""
         return self.sectors / max(self.requests, 1)
 
     def __str__(self) -> str:
@@ -72,22 +73,27 @@ class Traffic:
 
     @property
     def read(self) -> int:
+        """Bytes read, each counted once."""
         return sum(buffer.read for buffer in self.buffers)
 
     @property
     def written(self) -> int:
+        """Bytes written, each counted once."""
         return sum(buffer.written for buffer in self.buffers)
 
     @property
     def requested(self) -> int:
+        """Bytes requested, counted for each lane."""
         return sum(access.requested for access in self.accesses)
 
     @property
     def sectors(self) -> int:
+        """Sectors requested."""
         return sum(access.sectors for access in self.accesses)
 
     @property
     def sectors_per_request(self) -> float:
+        """The mean number of sectors per request."""
         return self.sectors / max(sum(access.requests for access in self.accesses), 1)
 
     @property
