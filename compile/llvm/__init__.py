@@ -1,1 +1,1 @@
-"""The CPU: kernels as LLVM IR emitted from Python, and the threads that run a step's launches."""
+"""The CPU backend: emits kernels as LLVM IR, and runs the launches of a step on threads."""

@@ -1,4 +1,4 @@
-"""LlvmExecutor: runs the entry points of a bundle on the CPU, a list of compiled launches each."""
+"""LlvmExecutor: runs the entry points of a bundle on the CPU. Each entry point is a list of compiled launches."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ from bringup.compile.schedule.liveness import GIVEN, Owner
 from bringup.compile.schedule.schedule import Launch, Schedule
 from bringup.graphs.core.step import FIELDS, step_shapes
 
-Calls = Mapping[str, tuple[tuple[Call, ...], ...]]  # by function: the calls of each of its groups
+Calls = Mapping[str, tuple[tuple[Call, ...], ...]]  # function -> calls of each of its groups
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """An entry point with its memory: the fields of a step, by name; the launches and the arguments that they have."""
+    """An entry point and its memory: the fields of a step, its launches, their arguments and its outputs.
+
+    `launches` is [launches, LAUNCH] in uint64; `arguments` holds all kernel arguments, in 8-byte slots.
+    """
 
     fields: Mapping[str, np.ndarray]
     launches: np.ndarray
@@ -38,7 +41,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A call of a kernel for a launch, and the seconds that it took."""
+    """A call of a kernel for a launch, and its processor time in seconds."""
 
     launch: Launch
     call: Call
@@ -48,8 +51,8 @@ class Timed:
 class LlvmExecutor:
     """Executor of a schedule with compiled kernels; see `program.Executor`.
 
-    Weights are read where they are mapped. A step copies its fields in, runs its launches without Python between them,
-    and copies its outputs out.
+    Weights are used where they are mapped. A step copies its fields to their buffers, runs its launches without
+    returning to Python, and copies the outputs.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class LlvmExecutor:
         weights: Mapping[str, np.ndarray],
         threads: int,
     ) -> None:
-        """Raises BU609 for weights that do not fit, LookupError where a kernel is missing."""
+        """Raises BU609 if the weights do not match the interface, LookupError if a kernel is missing."""
         check_weights(interface, weights)
         self._calls, self.schedule, self._interface = calls, schedule, interface
         every = [call for groups in calls.values() for group in groups for call in group]
@@ -76,15 +79,15 @@ class LlvmExecutor:
         self._pool = Pool(loaded, threads, max((call.scratch for call in every), default=0))
 
     def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Runs the launches of one entry point."""
+        """Runs the launches of one entry point; returns a copy of each output, by name."""
         ready = self._filled(entry, step)
         self._pool.run(ready.launches.ctypes.data, len(ready.launches))
         return {name: array.copy() for name, array in ready.outputs.items()}
 
     def timed_step(self, entry: str, step: Mapping[str, np.ndarray]) -> list[Timed]:
-        """As `step`, a launch at a time, by the processor time of this thread: of use with one thread.
+        """Like `step`, but runs and times one launch at a time: processor time of this thread, so use one thread.
 
-        What starting no launch takes is not counted.
+        The cost of starting a launch is subtracted: the time of a run without launches.
         """
         ready = self._filled(entry, step)
         found: list[Timed] = []
@@ -102,7 +105,7 @@ class LlvmExecutor:
             self._states[spec.name].reshape(-1).view(np.uint8)[:] = 0
 
     def write_slot(self, state: str, slot: int, row: np.ndarray) -> None:
-        """Overwrites a row of a state; see `runtime.lora.slots.LoraExecutor`."""
+        """Overwrites row `slot` of a state; see `runtime.lora.slots.LoraExecutor`."""
         self._states[state][slot] = row
 
     def states(self) -> dict[str, np.ndarray]:
@@ -110,27 +113,27 @@ class LlvmExecutor:
         return {name: state.copy() for name, state in self._states.items()}
 
     def set_states(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Overwrites the states named."""
+        """Overwrites the named states."""
         for name, array in arrays.items():
             self._states[name][...] = array
 
     def close(self) -> None:
-        """Ends the threads, once; no step follows."""
+        """Ends the threads. Can be called again; no step may follow."""
         self._pool.close()
 
     def _filled(self, entry: str, step: Mapping[str, np.ndarray]) -> Ready:
-        """An entry point, with the fields of a step in its memory."""
+        """Returns an entry point after copying the fields of a step to its buffers."""
         ready = self._entries.get(entry)
         if ready is None:
             ready = self._entries[entry] = self._ready(self._interface.entry(entry))
         for name, field in ready.fields.items():
             given = np.asarray(step[name])
-            if given.shape != field.shape:  # a block table has as many blocks as the longest sequence
+            if given.shape != field.shape:  # a block table has as many columns as the longest sequence has blocks
                 field[...] = 0
             field[tuple(slice(size) for size in given.shape)] = given
         return ready
 
-    # before the first step of an entry point
+    # preparation, before the first step of an entry point
 
     def _ready(self, entry: Entry) -> Ready:
         interface = self._interface
@@ -138,7 +141,7 @@ class LlvmExecutor:
         specs = [*(TensorSpec(name=name, shape=shapes[name], dtype="int64") for name in FIELDS), *entry.inputs]
         fields = _arrays(specs)
         slots: list[bytes] = []
-        found: list[tuple[int, int, int]] = []  # kernel, number of its first slot, parts
+        found: list[tuple[int, int, int]] = []  # address of the kernel, index of its first slot, parts
         keys = interface.max_blocks * interface.block_size
         for launch, call in self._launches(entry.name):
             parts = part_count(_nbytes(launch, call, keys), self._threads)
@@ -158,7 +161,7 @@ class LlvmExecutor:
                 yield launch, call
 
     def _slot(self, launch: Launch, operand: Operand, entry: str, fields: Mapping[str, np.ndarray]) -> bytes:
-        """8 bytes: a float64, a whole number, or an address."""
+        """The 8 bytes of a kernel argument: a float64, an int64 or an address."""
         if isinstance(operand, float):
             return struct.pack("=d", operand)
         if isinstance(operand, int):
@@ -182,7 +185,7 @@ class LlvmExecutor:
         return struct.pack("=q", base + operand.offset)
 
     def _output(self, entry: str, owner: Owner) -> np.ndarray:
-        """An output, where the launches write it."""
+        """A view of an output in the arena, where the launches write it."""
         call = self.schedule.entries[entry].calls[owner[0]]
         buffer = self.schedule.graphs[call.function].buffers[owner[1]]
         raw = self._arena[call.places[owner[1]] :][: buffer.nbytes]
@@ -190,14 +193,14 @@ class LlvmExecutor:
 
 
 def _nbytes(launch: Launch, call: Call, keys: int) -> int:
-    """Bytes that a call reads and writes, if each sequence has as many keys as a cache holds."""
+    """Bytes that a call reads and writes if each sequence has `keys` keys, the capacity of a cache."""
     names = {operand.buffer for operand in call.arguments if isinstance(operand, Pointer)}
     moved = bytes_by_buffer(launch.graph, launch.group, keys)
     return call.shared + sum(nbytes for name, nbytes in moved.items() if name in names)
 
 
 def _arrays(specs: Iterable[TensorSpec]) -> dict[str, np.ndarray]:
-    """Zeros for tensors, by name, in one piece of memory."""
+    """Zero-initialised arrays for tensors, by name, in one allocation."""
     specs = list(specs)
     sizes = [math.prod(spec.shape) * dtype_of(spec.dtype).itemsize for spec in specs]
     places = [0, *accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)]

@@ -1,4 +1,4 @@
-"""A bundle's object files, and what says for which processor they are."""
+"""The object files of a bundle, and the file that describes them: `kernels.json`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ FILE, OBJECTS = "kernels.json", ("kernels.o", "elements.o", "threads.o")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objects:
-    """The object files: their machine, SHA-256 of each, and that of the Python files that emitted them."""
+    """Describes the object files: their machine, the SHA-256 of each, and the digest of the source that emits them."""
 
     machine: Machine
     digests: tuple[str, ...]
     source: str
 
     def fit(self, host: Machine) -> bool:
-        """Whether they run on the host, and are what this version of bringup would compile."""
+        """Whether they run on the host and were emitted by this version of bringup."""
         return self.source == source_digest() and self.machine.runs_on(host)
 
     def read(self, folder: Path) -> list[bytes]:
-        """Their bytes. Raises ValueError for a file that has other ones: LLVM ends the process over what is none."""
+        """The bytes of the object files in `folder`.
+
+        Raises ValueError if a digest differs, because LLVM ends the process on an invalid object file.
+        """
         if len(self.digests) != len(OBJECTS):
             raise ValueError(f"`{FILE}` has {len(self.digests)} digests, not {len(OBJECTS)}")
         found = [(folder / name).read_bytes() for name in OBJECTS]
@@ -41,13 +44,13 @@ class Objects:
 
 @cache
 def source_digest() -> str:
-    """SHA-256 of the files that kernels are emitted by: those of another version may take other arguments."""
+    """SHA-256 of the Python files that emit kernels: the arguments of a kernel may differ between versions."""
     files = sorted(Path(__file__).parent.rglob("*.py"))
     return _sha256(b"\0".join(file.read_bytes() for file in files))
 
 
 def write_objects(folder: Path, machine: Machine, objects: Sequence[bytes]) -> None:
-    """Writes the object files, and what `read_description` reads."""
+    """Writes the object files, and the description that `read_description` reads."""
     for name, code in zip(OBJECTS, objects, strict=True):
         write_file(folder / name, code)
     data = {"triple": machine.triple, "cpu": machine.cpu, "features": machine.features, "source": source_digest()}
@@ -55,7 +58,7 @@ def write_objects(folder: Path, machine: Machine, objects: Sequence[bytes]) -> N
 
 
 def read_description(folder: Path) -> Objects:
-    """Raises ValueError for a file that `write_objects` does not write."""
+    """Reads `kernels.json`. Raises ValueError if `write_objects` cannot have written it."""
     try:
         data: dict[str, Any] = json.loads((folder / FILE).read_text("utf-8"))
         triple, cpu, source = (str(data[name]) for name in ("triple", "cpu", "source"))

@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""Kernels as one module of LLVM IR, compiled to an object file, and an object file as functions of this process."""
+"""Emits kernels as a module of LLVM IR, compiles it to an object file, and loads object files into this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bringup.compile.llvm.ir.machine import Machine
 from bringup.compile.llvm.ir.threads import define_threads
 from bringup.compile.llvm.select.call import Kernel
 
-FILES = {  # of kernels whose file has another name
+FILES = {  # stem -> file, of kernels whose file has another name
     **dict.fromkeys(("rms_norm", "layer_norm", "softmax"), "norms"),
     **dict.fromkeys(("top_experts", "keep_best_groups"), "routing"),
     **dict.fromkeys(("rows_of_experts", "to_blocks", "from_blocks"), "expert_rows"),
@@ -24,13 +24,13 @@ FILES = {  # of kernels whose file has another name
     **{f"quant_{name}": f"quant.{name}" for name in ("bytes", "digits", "row", "rows", "tiles", "lookup")},
     **{name: f"general.{name}" for name in ("fold", "scan", "sort", "put")},
 }
-ELEMENTS = ("elements", "fold")  # the kernels that go element by element: LLVM puts these into vectors
+ELEMENTS = ("elements", "fold")  # the kernels with scalar loops, which LLVM vectorises
 
 
 def texts_of(kernels: Iterable[Kernel], machine: Machine) -> tuple[str, str]:
-    """Two modules of some kernels, each once: those that have vectors; those of elements.
+    """Two modules, in which each kernel is defined once: kernels with explicit vectors, and element-wise kernels.
 
-    Before a kernel come those that it runs.
+    A kernel is defined after the kernels that it calls.
     """
     written, elements = ir.Module("kernels"), ir.Module(ELEMENTS[0])
     for module in (written, elements):
@@ -44,7 +44,7 @@ def texts_of(kernels: Iterable[Kernel], machine: Machine) -> tuple[str, str]:
 
 
 def threads_text(machine: Machine) -> str:
-    """The module of what runs a step: the same for all models, and it gets the addresses of kernels."""
+    """The module that runs a step. It is the same for all models, because kernels are called by address."""
     module = ir.Module("threads")
     module.triple = machine.triple
     define_threads(module, machine)
@@ -52,10 +52,10 @@ def threads_text(machine: Machine) -> str:
 
 
 def compiled(text: str, machine: Machine, *, vectorise: bool) -> bytes:
-    """The object file of a module. Raises RuntimeError for text that is not one.
+    """The object file of a module. Raises RuntimeError if the text is not valid LLVM IR.
 
-    With `vectorise` loops over elements become loops over vectors. Kernels that have vectors of their own take ten
-    times as long to compile so, and run no faster; nor do they where loops are unrolled.
+    `vectorise` enables LLVM's loop vectoriser. For kernels with explicit vectors, it takes ten times as long to compile
+    and is not faster. Neither is loop unrolling.
     """
     target = machine.target_machine()
     module = binding.parse_assembly(text)
@@ -70,14 +70,14 @@ def compiled(text: str, machine: Machine, *, vectorise: bool) -> bytes:
 
 
 class Loaded:
-    """The functions of object files, which are in memory as long as this is."""
+    """The functions of object files. They stay in memory as long as this object."""
 
     def __init__(self, objects: Iterable[bytes], machine: Machine) -> None:
-        """What is no object file ends the process."""
+        """An invalid object file ends the process; `Objects.read` checks the digests."""
         self._engines = [_engine(code, machine) for code in objects]
 
     def address(self, name: str) -> int:
-        """Raises LookupError where there is no such function."""
+        """The address of a function. Raises LookupError if no object file defines it."""
         for engine in self._engines:
             if found := engine.get_function_address(name):
                 return found
@@ -85,7 +85,7 @@ class Loaded:
 
 
 def _engine(code: bytes, machine: Machine) -> binding.ExecutionEngine:
-    """An engine of its own for each file: in one, the constants of a second file are read at wrong addresses."""
+    """Each file needs its own engine: within one, constants of a second file are read at wrong addresses."""
     engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine.target_machine())
     engine.add_object_file(binding.ObjectFileRef.from_data(code))
     engine.finalize_object()

@@ -17,30 +17,30 @@ from bringup.compile.llvm.ir.threads import END, MOST_PARTS, STEP, WORDS, WORK, 
 if TYPE_CHECKING:
     from bringup.compile.llvm.module import Loaded
 
-ALIGNMENT = 4096  # bytes: no two threads write one cache line
-SPINS = 4000  # reads of a waiting thread before it sleeps: some 50 µs
-LEAST_PART, PART = 32 << 10, 256 << 10  # bytes: of a part at least; and where there are more parts than threads
-PARTS_EACH = 4  # parts of a large launch for each thread: who is late leaves some to the others
-_LOCK = 256  # bytes, more than any mutex or condition variable of POSIX threads has
+ALIGNMENT = 4096  # bytes, the page size: no two threads write the same cache line
+SPINS = 4000  # times that a waiting thread reads TURN before it sleeps: about 50 µs
+LEAST_PART, PART = 32 << 10, 256 << 10  # bytes of a part: the least; the least with more parts than threads
+PARTS_EACH = 4  # parts of a large launch per thread: faster threads run the parts that a slow one has not begun
+_LOCK = 256  # bytes: larger than any mutex or condition variable of POSIX threads
 
 
 def processors() -> int:
-    """How many processors this process may use."""
+    """The number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def part_count(nbytes: int, threads: int) -> int:
-    """Into how many parts a launch is divided that reads and writes so many bytes: 1 to MOST_PARTS."""
+    """The number of parts of a launch that reads and writes `nbytes` bytes: 1 to MOST_PARTS."""
     least = min(threads, nbytes // LEAST_PART)
     parts = max(1, least, min(PARTS_EACH * threads, nbytes // PART)) if threads > 1 else 1
     return min(parts, MOST_PARTS)
 
 
 def aligned(nbytes: int) -> np.ndarray:
-    """Zeros [nbytes], from the begin of a page on; what nobody writes takes no memory.
+    """Zeros [nbytes] in uint8, aligned to a page. Pages that are never written use no memory.
 
-    Pages are large where the system has such: keys of one head are a row apart, and a processor knows the places of few
-    pages at a time.
+    Huge pages are used if the system has them. The keys of one head are a row apart, so reading them touches many
+    pages, and a processor caches the addresses of few (TLB).
     """
     memory = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
@@ -49,10 +49,10 @@ def aligned(nbytes: int) -> np.ndarray:
 
 
 class Pool:
-    """`threads` threads, the caller's among them; each has `scratch` bytes of its own.
+    """`threads` threads, including the caller's. Each has `scratch` bytes of scratch memory.
 
-    Workers wait in machine code, without Python's lock, and sleep where nothing runs. They end with `close`, or
-    with the last reference to the pool.
+    Workers wait in compiled code, without Python's lock, and sleep if there is no work. They end with `close`, or with
+    the last reference to the pool.
     """
 
     def __init__(self, loaded: Loaded, threads: int, scratch: int) -> None:
@@ -72,19 +72,19 @@ class Pool:
         self._close = weakref.finalize(self, _close, job, end, workers, (loaded, memory, locks))
 
     def run(self, launches: int, count: int) -> None:
-        """Runs `count` launches, LAUNCH words each, from the address `launches` on."""
+        """Runs `count` launches of LAUNCH 8-byte words each, stored at the address `launches`."""
         self._job[[Word.LAUNCHES, Word.COUNT]] = launches, count
         self._step(self._job.ctypes.data)
 
     def close(self) -> None:
-        """Ends the workers, once; no step follows."""
+        """Ends the workers. Can be called again; no step may follow."""
         self._close()
 
 
 def _close(
     job: np.ndarray, end: Callable[[int], None], workers: list[threading.Thread], in_use: tuple[object, ...]
 ) -> None:
-    """Ends the workers; what they use is there until then."""
+    """Ends the workers. `in_use` keeps the memory that they use until then."""
     end(job.ctypes.data)
     for worker in workers:
         worker.join()
@@ -92,7 +92,7 @@ def _close(
 
 
 def _locks() -> tuple[np.ndarray, np.ndarray]:
-    """A mutex and a condition variable."""
+    """A mutex and a condition variable of POSIX threads. Raises OSError if their initialisation fails."""
     library = ctypes.CDLL(None)
     mutex, condition = aligned(_LOCK), aligned(_LOCK)
     for name, memory in (("pthread_mutex_init", mutex), ("pthread_cond_init", condition)):

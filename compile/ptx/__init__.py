@@ -1,4 +1,4 @@
-"""Runs the PTX of compiled kernels on the CPU."""
+"""A PTX emulator: runs the PTX of compiled kernels on the CPU, and observes their reads and writes."""
 
 from bringup.compile.ptx.assembly.errors import Fault as Fault
 from bringup.compile.ptx.assembly.errors import Malformed as Malformed

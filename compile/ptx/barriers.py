@@ -1,4 +1,4 @@
-"""Barriers of a thread block (PTX ISA, `bar`, `barrier`): which lanes wait where, and when they continue."""
+"""Barriers of a thread block (PTX ISA, `bar`, `barrier`): which lanes wait at which barrier, and when they continue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bringup.compile.ptx.translate.outcomes import Waiting
 
 
 def add_work(context: Context, block: int, lanes: NDArray[np.bool_] | None) -> None:
-    """Lanes (None: all) that are at the begin of a basic block, together with those that are there already."""
+    """Adds lanes (None: all) to those that are at the start of a basic block."""
     if block in context.work:
         present = context.work[block]
         lanes = None if present is None or lanes is None else present | lanes
@@ -19,7 +19,7 @@ def add_work(context: Context, block: int, lanes: NDArray[np.bool_] | None) -> N
 
 
 def open_barriers(context: Context) -> bool:
-    """Lets lanes go on from each barrier that is complete in their thread block. Whether any was.
+    """Releases the lanes at each barrier that is complete in their thread block. Returns whether any was complete.
 
     A barrier is complete when its count of threads, or every thread of the block that has not returned, waits there.
     """
@@ -49,7 +49,7 @@ def open_barriers(context: Context) -> bool:
 
 
 def _complete(context: Context, group: list[Waiting]) -> NDArray[np.bool_]:
-    """The thread blocks (B,) of which all expected threads wait."""
+    """The thread blocks (B,) in which all expected threads wait."""
     present = np.zeros((context.block_count, context.thread_count), bool)
     for each in group:
         present |= context.full(True if each.lanes is None else each.lanes)

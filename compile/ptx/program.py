@@ -1,4 +1,4 @@
-"""Program: a kernel from PTX text, which can be launched."""
+"""Program: a kernel, parsed from PTX text, that can be launched."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from bringup.compile.ptx.hardware.device import Device
 
 LANES = 8192
-"""Threads that run in step by default: large enough that numpy's cost for a call is small."""
+"""The default number of threads that run in lockstep: so many that numpy's overhead per call is small."""
 
 MAX_STEPS = 2_000_000
-"""Basic blocks after which a launch is taken for a deadlock."""
+"""The number of basic blocks after which a launch is treated as a deadlock."""
 
 
 @dataclass(slots=True)
 class Run:
-    """What a launch did. `instructions` counts those of all lanes, `steps` basic blocks.
+    """The result of a launch. `instructions` is the sum over all lanes; `steps` counts basic blocks.
 
-    `bytes`, `banks`, `races`, `order`, `unwritten`, `early` and `last_store` are the results of the observers of these
-    names.
+    `bytes`, `banks`, `races`, `order`, `unwritten`, `early` and `last_store` are the results of the observers with
+    these names; None without that observer.
     """
 
     instructions: int = 0
@@ -50,9 +50,9 @@ class Run:
 class Program:
     """A kernel, parsed and translated.
 
-    Raises `Malformed` for text that is not PTX, and `Unsupported` for an instruction, a modifier or a directive that
-    the emulator does not run: nothing is ever left out silently. `early_reads` are the instructions that read a
-    register whose wgmma is not waited for, in words.
+    Raises `Malformed` if the text is not PTX, and `Unsupported` for an instruction, a modifier or a directive that the
+    emulator does not support: nothing is ignored silently. `early_reads` describes the instructions that read a
+    register before the wgmma that writes it was waited for.
     """
 
     def __init__(self, text: str) -> None:
@@ -68,12 +68,12 @@ class Program:
 
     @property
     def threads(self) -> int:
-        """The threads of a block."""
+        """The number of threads per block."""
         return self.kernel.threads
 
     @property
     def waits(self) -> bool:
-        """Whether the kernel waits until the launch before it has ended (PTX ISA, "griddepcontrol")."""
+        """Whether the kernel waits until the previous launch has ended (PTX ISA, `griddepcontrol`)."""
         return any(each.base == "griddepcontrol" and each.has("wait") for each in self.kernel.instructions)
 
     def launch(
@@ -91,14 +91,17 @@ class Program:
         lanes: int = LANES,
         max_steps: int = MAX_STEPS,
     ) -> Run:
-        """Runs the kernel for a grid of up to three sizes, to its end.
+        """Runs the kernel to its end, for a grid with one to three sizes in thread blocks.
 
-        `arguments` are the bytes of each parameter, `shared` the bytes of dynamic shared memory. `copies`: asynchronous
-        copies happen at the "latest" or the "earliest" moment that hardware may choose. `seed` permutes thread
-        blocks, the lanes of atomics and turns. `exact`: sums of matrix products are rounded once; without it they are
-        sums of float32. `in_turns`: the warps of a block run one after the other, each until it waits or ends;
-        without it they run in step. Raises `Fault` for an access out of bounds or not aligned, for a deadlock, and for
-        a trap.
+        `arguments`: the bytes of each parameter. `shared`: bytes of dynamic shared memory. `watch`: observers, whose
+        results are attributes of the result. `copies`: asynchronous copies complete at the "latest" or the "earliest"
+        moment that hardware may choose. `seed`: permutes thread blocks, the lanes of atomics and the order of warps.
+        `exact`: sums of matrix products are rounded once; otherwise they are float32 sums. `in_turns`: the warps of a
+        block run one after the other, each until it waits or ends; otherwise in lockstep. `lanes`: threads that run in
+        lockstep. `max_steps`: basic blocks before a deadlock is assumed.
+
+        Raises `Fault` for an access that is out of bounds or misaligned, for a deadlock, for a trap, and for arguments
+        that do not match the parameters; ValueError for another value of `copies`.
         """
         if copies not in ("latest", "earliest"):
             raise ValueError(f"copies is 'latest' or 'earliest', not {copies!r}")
@@ -135,7 +138,7 @@ class Program:
         return x, y, z
 
     def _parameters(self, arguments: Sequence[bytes]) -> bytes:
-        """The parameter block."""
+        """The parameter block. Raises `Fault` if the arguments do not match the parameters."""
         expected = list(self.kernel.parameters.values())
         if len(arguments) != len(expected):
             raise Fault(f"{self.name}: {len(arguments)} arguments, but {len(expected)} parameters")
@@ -147,7 +150,7 @@ class Program:
         return bytes(block)
 
     def _tables_on(self, device: Device) -> dict[str, np.int64]:
-        """The addresses of the module's tables, which are put on a device once."""
+        """The addresses of the module's tables, which are copied to a device once."""
         if device not in self._tables:
             self._tables[device] = {
                 name: np.int64(device.put(np.frombuffer(table.data, np.uint8), name))

@@ -16,14 +16,14 @@ from bringup.compile.ptx.translate.outcomes import END, Diverged, Divided, Outco
 from bringup.compile.ptx.translate.translator import BlockFunction
 
 SLICE = 4000
-"""The basic blocks that a context runs before others get their turn."""
+"""The number of basic blocks that a context runs before the next context runs."""
 
 SPINS = 200_000
-"""The basic blocks without any but those that spin, after which the launch is taken for a deadlock."""
+"""The number of consecutive spinning basic blocks after which a launch is treated as a deadlock."""
 
 
 class Runner:
-    """`visits` counts the lanes that ran each basic block. Blocks that wait for others are run again after these."""
+    """`visits` counts the lanes that ran each basic block. A context that waits for others is run again after these."""
 
     def __init__(
         self, launch: Launch, blocks: list[BasicBlock], functions: list[BlockFunction], max_steps: int
@@ -34,7 +34,7 @@ class Runner:
         self._progress = 0
 
     def run_grid(self, lanes: int) -> None:
-        """Runs all thread blocks, as many in step as have `lanes` threads."""
+        """Runs all thread blocks. As many of them run in lockstep as have `lanes` threads."""
         x, y, z = self.launch.grid
         count, together = x * y * z, max(1, lanes // self.launch.kernel.threads)
         order = np.arange(count) if self.launch.random is None else self.launch.random.permutation(count)
@@ -52,7 +52,7 @@ class Runner:
                 others_first = True
 
     def _run(self, context: Context) -> bool:
-        """Whether all lanes have returned, or now are in other contexts. False after its turn, or while it spins."""
+        """Whether all lanes have returned or moved to other contexts. False if its slice ended or all lanes spin."""
         for _ in range(SLICE):
             if not context.work:
                 if not context.waiting:
@@ -74,7 +74,7 @@ class Runner:
         return False
 
     def _next(self, context: Context) -> int | None:
-        """The first basic block with lanes. Those that spin run once each; then none, so that others get their turn."""
+        """The first basic block with lanes. Each block that spins runs once; then None, so that other contexts run."""
         work, spinning = context.work, context.yielded
         if not spinning:
             return self._first(context, work)
@@ -85,7 +85,7 @@ class Runner:
         return None
 
     def _first(self, context: Context, blocks: Iterable[int]) -> int:
-        """The first of the basic blocks; where warps take turns, the first of the warp whose turn comes first."""
+        """The first of the basic blocks. If warps take turns, the first one with lanes of the warp that is next."""
         turn = self.launch.turn
         if turn is None:
             return min(blocks)
@@ -94,7 +94,7 @@ class Runner:
         return min(lanes, key=lambda at: (int((every if lanes[at] is None else every[lanes[at]]).min()), at))
 
     def _in_turn(self, context: Context, block: int, mask: Mask) -> Mask:
-        """Of the lanes at a basic block those of the warp whose turn it is. The others stay there."""
+        """Of the lanes at a basic block, those of the warp whose turn it is. The others stay at the block."""
         if self.launch.turn is None:
             return mask
         lanes, turn = context.full(True if mask is None else mask), context.full(self.launch.turn)
@@ -114,7 +114,7 @@ class Runner:
             context.fault(instruction, f"no end after {self.launch.steps} basic blocks: a deadlock")
 
     def _follow(self, context: Context, mask: Mask, outcome: Outcome) -> bool:
-        """Notes where the lanes are. Whether the context has been divided."""
+        """Records where the lanes are after a basic block. Returns whether the context was divided."""
         if isinstance(outcome, int):
             self._arrive(context, outcome, mask)
         elif isinstance(outcome, Diverged):
@@ -145,7 +145,7 @@ class Runner:
         return None
 
     def _divide(self, context: Context, rows: NDArray[np.bool_], taken: int, other: int) -> None:
-        """Thread blocks that go different ways become two contexts. Those that fall through run first."""
+        """Divides a context in two if its thread blocks branch differently. Blocks that fall through run first."""
         for chosen, block, put in ((rows, taken, self.divided.append), (~rows, other, self.divided.appendleft)):
             if block != END:
                 part = context.rows(np.flatnonzero(chosen))
@@ -153,7 +153,7 @@ class Runner:
                 put(part)
 
     def _open(self, context: Context) -> None:
-        """Nothing can run but lanes at barriers: some barrier must be complete, now that lanes have returned."""
+        """Opens a barrier when all lanes wait at barriers. Raises `Fault` if none is complete: a deadlock."""
         if not open_barriers(context):
             first = context.waiting[0]
             message = f"barrier {first.identity} is never reached by all threads of the block: a deadlock"

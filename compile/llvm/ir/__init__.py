@@ -1,1 +1,1 @@
-"""LLVM IR from Python: what a processor has, an emitter of loops and numbers, and elementary functions."""
+"""Emits LLVM IR from Python: the features of a processor, loops, vectors, dtypes, and elementary functions."""

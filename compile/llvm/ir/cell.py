@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
-"""Cell: a variable of a function that is being written."""
+"""Cell: a local variable of the function that is emitted."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from llvmlite import ir
 
-Value = Any  # an ir.Value: llvmlite has no types
+Value = Any  # an ir.Value; llvmlite has no type annotations
 
 
 class Cell:
-    """A variable: LLVM turns it into registers."""
+    """A variable in stack memory, which LLVM promotes to registers."""
 
     def __init__(self, b: ir.IRBuilder, kind: Any, initial: Value) -> None:
         with b.goto_entry_block():

@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""The IR of elements of a group's results, from its nodes: nothing is stored between them.
+"""Emits the elements of a group's results from its nodes. Intermediate results are not stored.
 
-Numbers are computed in float32, float64 or i64, and rounded as their nodes do.
+Elements are computed in float32, float64 or int64, and rounded to the dtype of each node's result.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from bringup.compile.llvm.ir.emitter import F32, F64, I64, Emitter, Value, real
 from bringup.compile.schedule.graph.op_graph import Argument, Buffer, Node, View, dense
 
 Kind = Literal["double", "float", "int", "bool"]
-Index = tuple[Value, ...]  # an i64 for each axis
+Index = tuple[Value, ...]  # an i64 per axis
 Formula = Callable[["Code", Node, Index], Value]
 
 
 class Code:
-    """`buffers` and `nodes` are those of the group; `places` has the address of each buffer outside of it."""
+    """`buffers` and `nodes` are those of the group. `places` has the address of each buffer outside of the group."""
 
     def __init__(
         self,
@@ -33,11 +33,11 @@ class Code:
         self._known: dict[tuple[str, Index], Value] = {}
 
     def restart(self) -> None:
-        """Forgets what was computed: another loop follows."""
+        """Clears the cached elements, because their values are not available in the next loop."""
         self._known.clear()
 
     def element(self, name: str, index: Index) -> Value:
-        """What is at an index of a buffer."""
+        """The element of a buffer at an index: loaded, or computed by the node that writes the buffer."""
         key = (name, index)
         if key not in self._known:
             buffer, node = self.buffers[name], self._nodes.get(name)
@@ -49,14 +49,14 @@ class Code:
         return self._known[key]
 
     def at(self, view: View, index: Index) -> Value:
-        """What is at an index of a view."""
+        """The element of a view at an index."""
         buffer = self.buffers[view.buffer]
         if view.buffer not in self._nodes:
             return self.load(buffer, view.strides, index, view.offset)
         return self.element(view.buffer, self._through(view, index, buffer))
 
     def argument(self, value: Argument, index: Index, kind: Kind) -> Value:
-        """A tensor, which is broadcast to the index, or a number, as a value of a kind."""
+        """An argument of a node, converted to a kind: an element of a tensor, broadcast to the index, or a constant."""
         if isinstance(value, View):
             own = index[len(index) - len(value.shape) :]
             place = tuple(I64(0) if size == 1 else at for size, at in zip(value.shape, own, strict=True))
@@ -73,16 +73,18 @@ class Code:
                 return self.truth(bool(value))
 
     def truth(self, value: bool) -> Value:
+        """A constant i1."""
         return self.b.icmp_signed("==", I64(int(value)), I64(1))
 
     def cast(self, value: Value, own: Kind, kind: Kind) -> Value:
+        """Converts a value between kinds. Floats are truncated to integers and saturate; NaN becomes 0."""
         b, like = self.b, F64 if kind == "double" else F32
         match own, kind:
             case ("double", "float"):
                 return b.fptrunc(value, F32)
             case ("float", "double"):
                 return b.fpext(value, F64)
-            case (("float" | "double"), "int"):  # the nearest of them, of NaN 0: LLVM leaves open what else there is
+            case (("float" | "double"), "int"):  # saturating; 0 for NaN: fptosi is undefined there
                 suffix = "f64" if own == "double" else "f32"
                 return self.e.intrinsic(f"llvm.fptosi.sat.i64.{suffix}", I64, [value])
             case (("float" | "double"), "bool"):
@@ -99,10 +101,11 @@ class Code:
                 return value
 
     def load(self, buffer: Buffer, strides: tuple[int, ...], index: Index, offset: int = 0) -> Value:
+        """Loads an element of a buffer in memory; strides and offset are in elements."""
         return self.e.load(self.places[buffer.name], buffer.dtype, self.number(strides, index, offset))
 
     def number(self, strides: tuple[int, ...], index: Index, offset: int = 0) -> Value:
-        """The element that an index stands for."""
+        """The offset, in elements, of an index."""
         found = I64(offset)
         for at, stride in zip(index, strides, strict=True):
             if stride:
@@ -110,14 +113,14 @@ class Code:
         return found
 
     def unflat(self, number: Value, shape: tuple[int, ...]) -> Index:
-        """The index into a dense shape of element `number`."""
+        """The index, in a dense tensor of a shape, of the element with a linear offset."""
         found: list[Value] = []
         for size, step in zip(shape, dense(shape), strict=True):
             found.append(self.b.urem(self.b.udiv(number, I64(step)), I64(size)) if size > 1 else I64(0))
         return tuple(found)
 
     def _through(self, view: View, index: Index, buffer: Buffer) -> Index:
-        """The place in a buffer of what is at an index of a view, axis by axis where that is possible."""
+        """The index in a buffer of a view's element: axis by axis if the strides allow that, else from the offset."""
         steps, rest = dense(buffer.shape), view.offset
         found: list[Value] = []
         starts: list[int] = []
@@ -139,12 +142,12 @@ class Code:
 
 
 def kind_of(dtype: str) -> Kind:
-    """What numbers of a dtype are computed as."""
+    """The kind in which elements of a dtype are computed."""
     if dtype == "bool":
         return "bool"
     return "double" if dtype == "float64" else "float" if "float" in dtype else "int"
 
 
 def is_real(kind: Kind) -> bool:
-    """Whether it is a float."""
+    """Whether a kind is floating-point."""
     return kind in ("float", "double")

@@ -1,5 +1,5 @@
 # pyright: reportMissingTypeStubs=false
-"""How numbers of tensors are stored, and the types of LLVM that have them."""
+"""Storage types: how LLVM stores the elements of each dtype."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from llvmlite import ir
 
 I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 F32, F64, POINTER, NOTHING = ir.FloatType(), ir.DoubleType(), ir.PointerType(), ir.VoidType()
-# How a number is stored; bfloat16 is the upper half of a float32.
+# The type of a stored element. bfloat16 is the upper half of a float32.
 STORED = {
     "float64": F64,
     "float32": F32,

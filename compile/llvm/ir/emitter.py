@@ -1,10 +1,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
-"""Emitter: one function of LLVM IR, with loops, memory in the dtypes of tensors, and sums of vectors.
+"""Emitter: one function of LLVM IR, with loops, loads and stores in the dtypes of tensors, and vector sums.
 
-Floats are computed as float32, one number or a vector of them, float64 as they are; whole numbers as i64. Every kernel
-is a function `(arguments, part, parts, scratch)`, which does one part of the work. `arguments` is an array of 8-byte
-slots: addresses, i64, or float64. `scratch` is memory of the thread that runs it, alone.
+Values are computed as float32 (a scalar or a vector), float64 stays float64, and integers are i64. Every kernel is a
+function `(arguments, part, parts, scratch)` that computes one part of the work. `arguments` is an array of 8-byte
+slots: addresses, i64 or float64. `scratch` is memory that only its thread uses.
 """
 
 from __future__ import annotations
@@ -21,65 +21,68 @@ from bringup.compile.llvm.ir.halves import from_half, to_half
 from bringup.compile.llvm.ir.machine import Machine
 from bringup.compile.llvm.ir.metadata import Distinct
 
-Value = Any  # an ir.Value: llvmlite has no types
+Value = Any  # an ir.Value; llvmlite has no type annotations
 KERNEL = ir.FunctionType(NOTHING, [POINTER, I64, I64, POINTER])
 
 
 def number(value: int) -> Value:
-    """A whole number."""
+    """An i64 constant."""
     return I64(value)
 
 
 def real(value: float, like: Value | None = None) -> Value:
-    """A float32, or a float64 where `like` is one; where `like` is a vector, one in each lane."""
+    """A float32 constant, or one of the type of `like`: a float64, or the same value in each lane of a vector."""
     kind = F32 if like is None else like.type
     return kind([F32(value)] * kind.count) if isinstance(kind, ir.VectorType) else kind(value)
 
 
 def vector(lanes: int, element: Any = F32) -> Any:
-    """The type of `lanes` numbers; that of one is the element's."""
+    """The type of a vector of `lanes` elements; the element's type if `lanes` is 1."""
     return ir.VectorType(element, lanes) if lanes > 1 else element
 
 
 class Emitter:
-    """The function that is being written; `b` is llvmlite's builder, at its end."""
+    """The function that is emitted. `b` is llvmlite's builder, positioned at its end."""
 
     def __init__(self, module: ir.Module, name: str, machine: Machine, kind: ir.FunctionType = KERNEL) -> None:
         self.module, self.machine = module, machine
         self.function = ir.Function(module, kind, name)
         self.b = ir.IRBuilder(self.function.append_basic_block("entry"))
-        self._accesses: ir.MDValue | None = None  # of the loop that is being written, where its passes are independent
+        self._accesses: ir.MDValue | None = None  # the access group of a loop with independent iterations
 
     @property
     def part(self) -> Value:
+        """The number of this part of the work, from 0."""
         return self.function.args[1]
 
     @property
     def parts(self) -> Value:
+        """The number of parts."""
         return self.function.args[2]
 
     @property
     def scratch(self) -> Value:
+        """The address of the thread's scratch memory."""
         return self.function.args[3]
 
     def slot(self, at: int, kind: Any) -> Value:
-        """An argument of the kernel, as it is stored: POINTER, I64 or F64."""
+        """Loads argument number `at` of the kernel, of type POINTER, I64 or F64."""
         return self.b.load(self.b.gep(self.function.args[0], [I64(at)], source_etype=I64), typ=kind, align=8)
 
     def intrinsic(self, name: str, kind: Any, arguments: list[Value], **settings: Any) -> Value:
-        """A call of an intrinsic `llvm.…`, whose overloaded types are in its name."""
+        """Calls an intrinsic `llvm.…`. Its overloaded types are part of its name."""
         found = self.module.globals.get(name)
         if found is None:
             found = ir.Function(self.module, ir.FunctionType(kind, [each.type for each in arguments]), name)
         return self.b.call(found, arguments, **settings)
 
-    # --- control
+    # --- control flow
 
     @contextmanager
     def independent_loop(self, begin: Value, end: Value) -> Generator[Value]:
-        """A loop without loops in it, none of whose passes reads what another one writes.
+        """An innermost loop in which no iteration reads what another one writes.
 
-        LLVM then needs no proof that tensors do not overlap: a result may have the place of what it is computed from.
+        LLVM can vectorise it without a proof that tensors do not overlap: a result may share memory with its input.
         """
         self._accesses = accesses = Distinct(self.module, ())
         with self.loop(begin, end) as i:
@@ -93,7 +96,7 @@ class Emitter:
 
     @contextmanager
     def loop(self, begin: Value, end: Value, step: int | Value = 1) -> Generator[Value]:
-        """A loop over i64 numbers below `end`; the block is its body."""
+        """A loop over i64 values in begin:end; the `with` block emits its body."""
         b = self.b
         head, body, after = (self.function.append_basic_block(name) for name in ("head", "body", "after"))
         before = b.block
@@ -109,7 +112,7 @@ class Emitter:
         b.position_at_end(after)
 
     def each(self, begin: Value, end: Value, body: Callable[[Value, int], None]) -> None:
-        """`body(i, lanes)` for all of begin:end, in vectors of the machine's width and then one by one."""
+        """Emits `body(i, lanes)` for begin:end: first in vectors of the machine's width, then element by element."""
         b, lanes = self.b, self.machine.lanes
         length = b.sub(end, begin)
         middle = b.add(begin, b.sub(length, b.srem(length, I64(lanes))))
@@ -119,7 +122,7 @@ class Emitter:
             body(i, 1)
 
     def sum(self, begin: Value, end: Value, term: Callable[[Value, int], Value]) -> Value:
-        """The float32 sum of `term(i, lanes)`."""
+        """The float32 sum of `term(i, lanes)` over begin:end."""
         lanes = self.machine.lanes
         many, one = Cell(self.b, vector(lanes), self.zero(lanes)), Cell(self.b, F32, self.zero())
 
@@ -131,7 +134,7 @@ class Emitter:
         return self.b.fadd(self.total(many.get()), one.get())
 
     def share(self, count: Value, each: int = 1) -> tuple[Value, Value]:
-        """What this part has of `count` pieces of work, (begin, end), where it begins at a multiple of `each`."""
+        """The range (begin, end) of this part among `count` items. `begin` is a multiple of `each`."""
         b = self.b
         blocks = b.udiv(b.add(count, I64(each - 1)), I64(each))
 
@@ -141,27 +144,28 @@ class Emitter:
         return bound(self.part), bound(b.add(self.part, I64(1)))
 
     def library(self, name: str, arguments: list[Value]) -> Value:
-        """A function of C's library (ISO C, 7.12) of float64 numbers."""
+        """Calls a function of C's library (ISO C, 7.12) on float64 values."""
         found = self.module.globals.get(name)
         if found is None:
             found = ir.Function(self.module, ir.FunctionType(F64, [F64] * len(arguments)), name)
         return self.b.call(found, arguments)
 
     def least(self, one: Value, other: Value) -> Value:
-        """Of two whole numbers."""
+        """The smaller of two i64."""
         return self.b.select(self.b.icmp_signed("<", one, other), one, other)
 
     def most(self, one: Value, other: Value) -> Value:
+        """The larger of two i64."""
         return self.b.select(self.b.icmp_signed(">", one, other), one, other)
 
     # --- memory
 
     def at(self, place: Value, dtype: str, index: Value) -> Value:
-        """The address of an element."""
+        """The address of element `index` of an array at address `place`."""
         return self.b.gep(place, [index], source_etype=STORED[dtype])
 
     def load(self, place: Value, dtype: str, index: Value, lanes: int = 1) -> Value:
-        """An element, or so many after each other: as float32, i64 or i1."""
+        """Loads an element, or `lanes` consecutive ones, as float32, float64, i64 or i1."""
         b, kind = self.b, STORED[dtype]
         raw = self._accessed(b.load(self.at(place, dtype, index), typ=vector(lanes, kind), align=size_of(dtype)))
         if dtype in AS_STORED:
@@ -176,14 +180,14 @@ class Emitter:
         return (b.zext if dtype == "uint8" else b.sext)(raw, vector(lanes, I64))
 
     def load_pairs(self, place: Value, index: Value, lanes: int) -> tuple[Value, Value]:
-        """Of 2 · `lanes` bfloat16 after each other the even and the odd ones: an instruction each, and no shuffle."""
+        """The even and the odd elements of 2 · `lanes` consecutive bfloat16, as float32: one instruction each."""
         b = self.b
         both = b.load(self.at(place, "bfloat16", index), typ=vector(lanes, I32), align=2)
         even, odd = b.shl(both, _splat(I32, 16, lanes)), b.and_(both, _splat(I32, 0xFFFF0000, lanes))
         return b.bitcast(even, vector(lanes)), b.bitcast(odd, vector(lanes))
 
     def store(self, place: Value, dtype: str, index: Value, value: Value, *, is_rounded: bool = False) -> None:
-        """Writes a number, or a vector of numbers, in a dtype; `is_rounded`: it is a number of that dtype."""
+        """Stores a scalar or vector in a dtype. `is_rounded`: the value is exact in that dtype."""
         b, lanes = self.b, _lanes(value)
         if dtype == "bfloat16":
             value = self._cut(value) if is_rounded else self._upper_half(value)
@@ -201,15 +205,15 @@ class Emitter:
         return instruction
 
     def prefetch(self, place: Value, offset: int, *, level: int = 1) -> None:
-        """A hint that the cache line so many bytes behind an address is read soon; it may be where no memory is.
+        """Prefetches the cache line `offset` bytes after an address, for a read. The address may be invalid.
 
-        It goes into the caches from a level on: from 1, the nearest one, which waits for few lines at once.
+        `level` is the first cache that the line is loaded into: 1 or more. The L1 cache supports few outstanding loads.
         """
         far = self.b.gep(place, [I64(offset)], source_etype=I8)
-        self.intrinsic("llvm.prefetch.p0", NOTHING, [far, I32(0), I32(4 - level), I32(1)])  # of data, to read
+        self.intrinsic("llvm.prefetch.p0", NOTHING, [far, I32(0), I32(4 - level), I32(1)])  # read, locality, data cache
 
     def rounded(self, value: Value, dtype: str) -> Value:
-        """A float32 as a float of a dtype has it; whole numbers keep the bits of theirs."""
+        """A float32 rounded to a dtype, as float32; an i64 wrapped to an integer dtype, as i64."""
         b, lanes = self.b, _lanes(value)
         if dtype == "bfloat16":
             wide = b.shl(b.zext(self._upper_half(value), vector(lanes, I32)), _splat(I32, 16, lanes))
@@ -222,7 +226,7 @@ class Emitter:
         return (b.zext if dtype == "uint8" else b.sext)(narrow, value.type)
 
     def _upper_half(self, value: Value) -> Value:
-        """float32 to the nearest bfloat16, ties to even; NaN stays NaN."""
+        """The bits of the nearest bfloat16, ties to even; NaN stays NaN."""
         b, lanes = self.b, _lanes(value)
         kind = vector(lanes, I32)
         bits = b.bitcast(value, kind)
@@ -232,7 +236,7 @@ class Emitter:
         return self._cut(b.select(is_nan, b.or_(bits, _splat(I32, 0x400000, lanes)), near))
 
     def _cut(self, value: Value) -> Value:
-        """The upper halves of numbers of 32 bits."""
+        """The upper 16 bits of 32-bit elements."""
         b, lanes = self.b, _lanes(value)
         bits = b.bitcast(value, vector(lanes, I32))
         return b.trunc(b.lshr(bits, _splat(I32, 16, lanes)), vector(lanes, I16))
@@ -240,7 +244,7 @@ class Emitter:
     # --- vectors
 
     def spread(self, value: Value, lanes: int) -> Value:
-        """A number in every lane."""
+        """A vector with the same value in every lane (broadcast)."""
         if lanes == 1:
             return value
         kind = vector(lanes, value.type)
@@ -248,26 +252,27 @@ class Emitter:
         return self.b.shuffle_vector(first, kind(ir.Undefined), ir.VectorType(I32, lanes)([I32(0)] * lanes))
 
     def multiply_add(self, one: Value, other: Value, term: Value) -> Value:
-        """one · other + term, rounded once where the processor does that."""
+        """one · other + term, fused (rounded once) if the processor supports that."""
         return self.intrinsic(f"llvm.fmuladd.{suffix(term)}", term.type, [one, other, term])
 
     def total(self, value: Value) -> Value:
-        """The sum of all lanes."""
+        """The sum of all lanes, in any order."""
         if _lanes(value) == 1:
             return value
         name = f"llvm.vector.reduce.fadd.{suffix(value)}"
         return self.intrinsic(name, F32, [F32(0.0), value], fastmath=("reassoc",))
 
     def zero(self, lanes: int = 1) -> Value:
+        """float32 zeros: a scalar, or a vector of `lanes`."""
         return real(0.0, vector(lanes)(ir.Undefined)) if lanes > 1 else F32(0.0)
 
     def finish(self) -> None:
-        """Ends a function that gives nothing."""
+        """Ends a function that returns nothing."""
         self.b.ret_void()
 
 
 def suffix(value: Value) -> str:
-    """How intrinsics write the type of a float64, a float32 or a vector of these."""
+    """The suffix of an intrinsic's name for the type of a float64, a float32 or a vector of float32."""
     if value.type == F64:
         return "f64"
     return f"v{value.type.count}f32" if isinstance(value.type, ir.VectorType) else "f32"

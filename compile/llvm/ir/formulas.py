@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""The element of each element-wise operation, copy and look-up, by its short name."""
+"""The formula of one element of each element-wise operation, copy and gather, by the operation's short name."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _relu(code: Code, node: Node, index: Index) -> Value:
 def _sum(code: Code, node: Node, index: Index) -> Value:
     kind, b = kind_of_result(code, node), code.b
     one, other = _pair(code, node, index, kind)
-    if kind == "bool":  # one of them, or both
+    if kind == "bool":  # the sum of booleans is their logical or
         return b.or_(one, other)
     alpha = node.argument("alpha")
     if alpha not in (None, 1):
@@ -84,7 +84,7 @@ def _product(code: Code, node: Node, index: Index) -> Value:
 
 
 def _quotient(code: Code, node: Node, index: Index) -> Value:
-    """In full; with a rounding mode whole, towards zero or down."""
+    """The quotient; with a rounding mode, rounded towards zero or down."""
     kind, mode = kind_of_result(code, node), node.argument("rounding_mode")
     if mode == "floor":
         return _floored(code, node, index)
@@ -96,9 +96,10 @@ def _quotient(code: Code, node: Node, index: Index) -> Value:
 
 
 def divided(code: Code, value: Value, divisor: Value) -> tuple[Value, Value]:
-    """Quotient and rest of whole numbers, towards zero; of a division by 0, where torch ends, both are 0.
+    """The quotient of two i64, truncated towards zero, and the remainder. Both are 0 if the divisor is 0.
 
-    Neither that nor the smallest number by -1 is computed: processors end a program there.
+    torch raises an error for a divisor of 0. The divisors 0 and -1 are replaced before the division: x86 raises an
+    exception for a division by 0, and for the smallest i64 divided by -1.
     """
     b = code.b
     is_zero, is_minus = (b.icmp_signed("==", divisor, I64(each)) for each in (0, -1))
@@ -109,7 +110,7 @@ def divided(code: Code, value: Value, divisor: Value) -> tuple[Value, Value]:
 
 
 def _floored(code: Code, node: Node, index: Index) -> Value:
-    """A quotient that is rounded down, and the rest, which has the sign of the divisor."""
+    """`floor_divide`, or `remainder`, which has the sign of the divisor."""
     kind, b = kind_of_result(code, node), code.b
     value, divisor = _pair(code, node, index, kind)
     zero = real(0.0, value) if is_real(kind) else I64(0)
@@ -130,7 +131,7 @@ def _floored(code: Code, node: Node, index: Index) -> Value:
 
 
 def _fmod(code: Code, node: Node, index: Index) -> Value:
-    """The rest, with the sign of what is divided."""
+    """The remainder with the sign of the dividend."""
     kind = kind_of_result(code, node)
     pair = _pair(code, node, index, kind)
     return from_library(code.e, "fmod", [*pair]) if is_real(kind) else divided(code, *pair)[1]
@@ -142,7 +143,7 @@ def _extreme(code: Code, node: Node, index: Index) -> Value:
 
 
 def _bounded(code: Code, value: Value, bound: Value, kind: Kind, is_maximum: bool) -> Value:
-    """The larger or the smaller of two numbers; NaN where either is."""
+    """The maximum or minimum of two values; NaN if either is NaN."""
     if kind == "bool":
         return (code.b.or_ if is_maximum else code.b.and_)(value, bound)
     if is_real(kind):
@@ -177,7 +178,7 @@ def _kind_of(code: Code, value: Argument) -> Kind:
 
 
 def _bits(code: Code, node: Node, index: Index) -> Value:
-    """Of whole numbers and truths; shifts are of the bits that the dtype has."""
+    """Bitwise operations on integers and booleans; shifts use the width of the dtype."""
     kind = kind_of_result(code, node)
     one, other = _pair(code, node, index, kind)
     if "shift" not in node.short:
@@ -216,7 +217,7 @@ def _power(code: Code, node: Node, index: Index) -> Value:
 
 
 def _whole_power(code: Code, value: Value, power: Argument) -> Value:
-    """By squares: the power is a number that is known."""
+    """Integer power by repeated squaring; the exponent is a constant."""
     assert isinstance(power, int)
     found = I64(1)
     for bit in f"{power:b}":
@@ -244,7 +245,7 @@ def _where(code: Code, node: Node, index: Index) -> Value:
 
 
 def _total(code: Code, node: Node, index: Index) -> Value:
-    """The sum along a short last axis."""
+    """The sum along a short last axis, unrolled."""
     view, kind = node.arguments[0], kind_of_result(code, node)
     assert isinstance(view, View)
     lead, own, found = index[: len(view.shape) - 1], kind_of(code.buffers[view.buffer].dtype), None

@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
-"""Elementary functions of float32 numbers and vectors, without branches and without a library; of float64 by C's.
+"""Elementary functions of float32 scalars and vectors, without branches or library calls; float64 uses C's library.
 
 The polynomial of tanh is that of Cephes (S. Moshier, single precision: tanhf.c), as is ln(2) in two parts; erf is
 7.1.26 of Abramowitz and Stegun, "Handbook of Mathematical Functions", whose error is below 1.5e-7.
@@ -13,18 +13,18 @@ from llvmlite import ir
 from bringup.compile.llvm.ir.emitter import F64, I32, Emitter, Value, real, suffix, vector
 
 LOG2_E, LN2_HIGH, LN2_LOW = 1.44269504088896341, 0.693359375, -2.12194440e-4
-LARGEST, SMALLEST = 89.0, -88.0  # what exp's argument is bounded to: there it is infinity, and 0
-_ROUND = 1.5 * 2**23  # the sum of this and a number has its nearest whole number in its low bits
-# The factors of r², r³, … of e^r where |r| ≤ ln(2) / 2, so that the largest relative error is least: 3.1e-9.
+LARGEST, SMALLEST = 89.0, -88.0  # the argument of exp is clamped to this range; beyond it the result is infinity or 0
+_ROUND = 1.5 * 2**23  # adding this to x rounds x to the nearest integer, in the low bits of the sum
+# Coefficients of r², r³, … in a polynomial for e^r, |r| ≤ ln(2) / 2, with the smallest maximum relative error: 3.1e-9.
 _EXP = (1.3814539878e-3, 8.3687451271e-3, 4.1668390790e-2, 1.6666520399e-1, 4.9999993432e-1)
 _TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
 _ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
 
 
 def exp(e: Emitter, x: Value, *, is_below: bool = False) -> Value:
-    """Relative error below 1e-7 for normal results; infinity from 88.73 on, 0 below -87.69; NaN of NaN.
+    """e^x. Relative error below 1e-7 for normal results; infinity from 88.73, 0 below -87.69; NaN for NaN.
 
-    `is_below`: no x is above 0, which takes fewer instructions.
+    `is_below`: no x is above 0, which needs fewer instructions.
     """
     if x.type == F64:
         return e.library("exp", [x])
@@ -38,9 +38,9 @@ def exp(e: Emitter, x: Value, *, is_below: bool = False) -> Value:
     rest = e.multiply_add(n, real(-LN2_LOW, x), rest)
     value = polynomial(e, rest, (*_EXP, 1.0, 1.0))
     kind = vector(x.type.count, I32) if isinstance(x.type, ir.VectorType) else I32
-    # The bits of 2^n; those of n = -127 are 0.
+    # The bits of 2^n. For n = -127 they are 0.
     bits = b.add(b.shl(b.bitcast(shifted, kind), _whole(kind, 23)), _whole(kind, 127 << 23))
-    if not is_below:  # 2^128 is no float32: it is twice 2^127
+    if not is_below:  # 2^128 exceeds float32, so it is computed as 2 · 2^127
         most_bits = _whole(kind, (127 + 127) << 23)
         is_last = b.icmp_signed(">", bits, most_bits)
         value = b.select(is_last, b.fadd(value, value), value)
@@ -49,6 +49,7 @@ def exp(e: Emitter, x: Value, *, is_below: bool = False) -> Value:
 
 
 def tanh(e: Emitter, x: Value) -> Value:
+    """Below 0.625 by a polynomial in x², else by 1 - 2 / (e^2|x| + 1), with the sign of x."""
     if x.type == F64:
         return e.library("tanh", [x])
     b = e.b
@@ -61,7 +62,7 @@ def tanh(e: Emitter, x: Value) -> Value:
 
 
 def erf(e: Emitter, x: Value) -> Value:
-    """An error of 1.5e-7: relative to 1, not to the result."""
+    """The error function. The absolute error is below 1.5e-7."""
     if x.type == F64:
         return e.library("erf", [x])
     b = e.b
@@ -72,10 +73,12 @@ def erf(e: Emitter, x: Value) -> Value:
 
 
 def sigmoid(e: Emitter, x: Value) -> Value:
+    """1 / (1 + e^-x)."""
     return e.b.fdiv(real(1.0, x), e.b.fadd(real(1.0, x), exp(e, e.b.fneg(x))))
 
 
 def silu(e: Emitter, x: Value) -> Value:
+    """x · sigmoid(x) (Hendrycks and Gimpel 2016)."""
     return e.b.fdiv(x, e.b.fadd(real(1.0, x), exp(e, e.b.fneg(x))))
 
 
@@ -86,7 +89,7 @@ def gelu(e: Emitter, x: Value) -> Value:
 
 
 def gelu_tanh(e: Emitter, x: Value) -> Value:
-    """Its approximation by tanh: (1 + tanh(u)) / 2 is 1 / (1 + e^-2u)."""
+    """The tanh approximation of GELU: (1 + tanh(u)) / 2 = 1 / (1 + e^-2u)."""
     b = e.b
     square = b.fmul(x, x)
     factor = e.multiply_add(square, real(-2 * 0.7978845608028654 * 0.044715, x), real(-2 * 0.7978845608028654, x))
@@ -98,6 +101,7 @@ def sqrt(e: Emitter, x: Value) -> Value:
 
 
 def rsqrt(e: Emitter, x: Value) -> Value:
+    """1 / sqrt(x), rounded twice."""
     return e.b.fdiv(real(1.0, x), sqrt(e, x))
 
 
@@ -106,16 +110,17 @@ def absolute(e: Emitter, x: Value) -> Value:
 
 
 def most(e: Emitter, one: Value, other: Value) -> Value:
-    """The larger number; `other` where one is NaN, as processors do it."""
+    """The maximum; `other` if either is NaN, as the instructions of processors define it."""
     return e.b.select(e.b.fcmp_ordered(">", one, other), one, other)
 
 
 def least(e: Emitter, one: Value, other: Value) -> Value:
+    """The minimum; `other` if either is NaN."""
     return e.b.select(e.b.fcmp_ordered("<", one, other), one, other)
 
 
 def polynomial(e: Emitter, x: Value, factors: tuple[float, ...]) -> Value:
-    """By Horner's rule, the factor of the highest power first."""
+    """A polynomial by Horner's rule; the coefficient of the highest power is first."""
     value = real(factors[0], x)
     for factor in factors[1:]:
         value = e.multiply_add(value, x, real(factor, x))

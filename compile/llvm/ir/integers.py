@@ -1,8 +1,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""Sums of products of whole numbers: with the instructions that a processor has for them, else in vectors of 32 bits.
+"""Integer dot products: with the processor's instructions for them (VNNI, PMADDWD), else with 32-bit vector operations.
 
-All give the same numbers: nothing is rounded, and callers see to it that nothing overflows.
+All variants return the same integers: nothing is rounded, and callers ensure that no sum overflows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from bringup.compile.llvm.ir.emitter import I32, Emitter, Value, vector
 
 
 def add_products(e: Emitter, total: Value | None, one: Value, other: Value) -> Value:
-    """total + one · other of 16 numbers of 16 bits each, in pairs: 8 of 32 bits."""
+    """total + one · other, summed in pairs: two vectors of 16 i16, accumulated into 8 i32."""
     b = e.b
     if "avx2" in e.machine.features:
         found = e.intrinsic("llvm.x86.avx2.pmadd.wd", vector(8, I32), [one, other])
@@ -26,7 +26,7 @@ def add_products(e: Emitter, total: Value | None, one: Value, other: Value) -> V
 
 
 def adds_bytes(e: Emitter, lanes: int) -> bool:
-    """Whether the processor has an instruction for `add_bytes` with so many sums."""
+    """Whether the processor has an instruction for `add_bytes` with `lanes` accumulators."""
     features = set(e.machine.features)
     if lanes == 16:
         return e.machine.adds_bytes
@@ -34,7 +34,7 @@ def adds_bytes(e: Emitter, lanes: int) -> bool:
 
 
 def add_bytes(e: Emitter, total: Value, unsigned: Value, signed: Value) -> Value:
-    """total + unsigned · signed of 32 or 64 numbers of 8 bits each, in fours: 8 or 16 of 32 bits."""
+    """total + unsigned · signed, summed in fours: 32 or 64 products of u8 and i8, accumulated into 8 or 16 i32."""
     kind = total.type
     words = [e.b.bitcast(each, kind) for each in (unsigned, signed)]
     return e.intrinsic(f"llvm.x86.avx512.vpdpbusd.{32 * kind.count}", kind, [total, *words])

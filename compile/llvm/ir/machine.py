@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
-"""Machine: the processor that kernels are compiled for, and what they need to know of it."""
+"""Machine: the processor that kernels are compiled for, and the features that they depend on."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-# By what a processor has: float32 numbers of a vector register, and how many registers there are.
+# For each instruction set: float32 lanes of a vector register, and the number of vector registers.
 _AVX512, _AVX2, _SSE, _NEON = (16, 32), (8, 16), (4, 16), (4, 32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """`cpu` is LLVM's name of a processor, `features` what it has beyond that name's, sorted."""
+    """`cpu` is LLVM's name of a processor; `features` are those beyond the ones that the name implies, sorted."""
 
     triple: str
     cpu: str
@@ -22,12 +22,12 @@ class Machine:
 
     @property
     def lanes(self) -> int:
-        """float32 numbers of a vector register."""
+        """float32 lanes of a vector register."""
         return self._vectors[0]
 
     @property
     def registers(self) -> int:
-        """Vector registers."""
+        """The number of vector registers."""
         return self._vectors[1]
 
     @property
@@ -36,17 +36,17 @@ class Machine:
 
     @property
     def converts_halves(self) -> bool:
-        """Whether there are instructions from float16 to float32 and back."""
+        """Whether there are instructions that convert float16 to float32 and back."""
         return "f16c" in self.features if self.is_x86 else self.triple.startswith(("aarch64", "arm64"))
 
     @property
     def adds_pairs(self) -> bool:
-        """Whether there are instructions for sums of products of bfloat16, in vectors of 64 bytes."""
+        """Whether there are dot product instructions for pairs of bfloat16 in 512-bit vectors (AVX512_BF16)."""
         return self._vectors == _AVX512 and "avx512bf16" in self.features
 
     @property
     def adds_bytes(self) -> bool:
-        """Whether there are instructions for sums of products of bytes, and for any order, in vectors of 64 bytes."""
+        """Whether there are dot product instructions for bytes, and byte permutations, in 512-bit vectors."""
         return self._vectors == _AVX512 and {"avx512vnni", "avx512vbmi"} <= set(self.features)
 
     def runs_on(self, other: Machine) -> bool:
@@ -54,7 +54,7 @@ class Machine:
         return self.triple == other.triple and set(self.features) <= set(other.features)
 
     def target_machine(self) -> Any:
-        """LLVM's, at its highest level of optimisation, for code that is loaded into this process."""
+        """LLVM's target machine, at its highest optimisation level, for code that is loaded into this process."""
         from llvmlite import binding
 
         _initialise()
@@ -83,7 +83,7 @@ def host() -> Machine:
 
 
 def generic() -> Machine:
-    """Any processor of this machine's kind: code for it runs on all of them."""
+    """The baseline processor of this machine's architecture: code for it runs on all of them."""
     return Machine(triple=host().triple, cpu="x86-64" if host().is_x86 else "generic", features=())
 
 

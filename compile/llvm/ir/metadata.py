@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""Nodes of metadata that llvmlite does not write itself."""
+"""Metadata nodes that llvmlite has no class for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llvmlite import ir
 
 
 class Distinct(ir.MDValue):
-    """A node of metadata that is equal to no other: of a loop, whose first operand is itself, or without operands."""
+    """A distinct metadata node: either of a loop, whose first operand is itself, or without operands."""
 
     def __init__(self, module: ir.Module, operands: tuple[Any, ...], *, is_loop: bool = False) -> None:
         super().__init__(module, operands, name=str(len(module.metadata)))
@@ -20,7 +20,7 @@ class Distinct(ir.MDValue):
         buf += (f"distinct !{{ {', '.join(each.get_reference() for each in (*self._own, *self.operands))} }}", "\n")
 
     def __eq__(self, other: object) -> bool:
-        """llvmlite writes equal nodes once."""
+        """Identity, because llvmlite merges equal nodes."""
         return self is other
 
     def __hash__(self) -> int:

@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""Floats of 8 bits, and numbers of tables, as float32.
+"""Converts 8-bit floats, and indices of look-up tables, to float32.
 
 Layouts are those of the OCP 8-bit floating point specification, and of the OCP Microscaling Formats specification 1.0.
 """
@@ -16,7 +16,7 @@ from bringup.compile.llvm.ir.halves import from_half
 
 
 def e4m3(e: Emitter, codes: Value) -> Value:
-    """float8_e4m3fn, from bytes: the bits of a float16 that is 2^8 times too small, but for NaN."""
+    """float32 of float8_e4m3fn bytes: their bits, moved to a float16, are the value times 2^-8, except for NaN."""
     b = e.b
     wide = b.shl(b.sext(codes, _like(codes, I16)), _number(codes, I16, 7))
     bits = b.and_(wide, _number(codes, I16, 0xBF80))
@@ -26,13 +26,13 @@ def e4m3(e: Emitter, codes: Value) -> Value:
 
 
 def e5m2(e: Emitter, codes: Value) -> Value:
-    """float8_e5m2, from bytes: the upper half of a float16."""
+    """float32 of float8_e5m2 bytes: each is the upper byte of a float16."""
     wide = e.b.shl(e.b.zext(codes, _like(codes, I16)), _number(codes, I16, 8))
     return from_half(e.b, e.machine, wide)
 
 
 def e8m0(e: Emitter, codes: Value) -> Value:
-    """float8_e8m0fnu, from bytes: an exponent; 0 is 2^-127, below the normal numbers, and 255 is NaN."""
+    """float32 of float8_e8m0fnu bytes: each is an exponent. 0 is 2^-127, subnormal in float32; 255 is NaN."""
     b = e.b
     wide = b.zext(codes, _like(codes, I32))
     bits = b.shl(wide, _number(codes, I32, 23))
@@ -49,7 +49,7 @@ FLOAT8: Mapping[str, Callable[[Emitter, Value], Value]] = {
 
 
 def looked_up(e: Emitter, table: Value, codes: Value) -> Value:
-    """The float32 of a table in memory at each of some i32, one by one."""
+    """Elements of a float32 table in memory, at i32 indices; one load each."""
     if not isinstance(codes.type, ir.VectorType):
         return e.load(table, "float32", e.b.zext(codes, I64))
     found = vector(codes.type.count)(ir.Undefined)
@@ -60,7 +60,7 @@ def looked_up(e: Emitter, table: Value, codes: Value) -> Value:
 
 
 class Table16:
-    """A table of 16 float32, in vector registers where the processor can look up numbers in these."""
+    """A table of 16 float32, in vector registers if the processor can permute their lanes."""
 
     def __init__(self, e: Emitter, table: Value) -> None:
         self._e, self._table, self._lanes = e, table, e.machine.lanes
@@ -69,7 +69,7 @@ class Table16:
             self._parts = [e.load(table, "float32", I64(at), self._lanes) for at in range(0, 16, self._lanes)]
 
     def at(self, codes: Value) -> Value:
-        """Of a vector of i32, whose lowest four bits count."""
+        """The elements at a vector of i32 indices, of which only the lowest four bits are used."""
         e, lanes = self._e, self._lanes
         if not self._parts or codes.type.count != lanes:
             return looked_up(e, self._table, e.b.and_(codes, _number(codes, I32, 15)))
@@ -82,7 +82,7 @@ class Table16:
 
 
 def _like(value: Value, element: ir.Type) -> ir.Type:
-    """The type of as many elements."""
+    """A type with the same number of lanes as `value`."""
     return ir.VectorType(element, value.type.count) if isinstance(value.type, ir.VectorType) else element
 
 

@@ -1,6 +1,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Functions of one number by the short name of the operator. What has no code of its own is of C's library, which is
-of float64: of a float32 it is rounded once."""
+"""Functions of one value, by the short name of the operator.
+
+A function without code here is that of C's library, in float64; a float32 result is rounded once.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,14 @@ One = Callable[[Emitter, Value], Value]
 
 
 def from_library(e: Emitter, name: str, arguments: list[Value]) -> Value:
-    """A function of C's library, in the type of its arguments."""
+    """Calls a function of C's library in float64; the result has the type of the arguments."""
     if arguments[0].type == F64:
         return e.library(name, arguments)
     return e.b.fptrunc(e.library(name, [e.b.fpext(value, F64) for value in arguments]), F32)
 
 
 def sign(e: Emitter, x: Value) -> Value:
-    """0 of NaN, as torch gives it."""
+    """The sign: -1, 0 or 1; 0 for NaN, as in torch."""
     above, below = (e.b.fcmp_ordered(side, x, real(0.0, x)) for side in "><")
     return e.b.select(above, real(1.0, x), e.b.select(below, real(-1.0, x), real(0.0, x)))
 
@@ -44,8 +46,8 @@ _LIBRARY = (
 ONE: Mapping[str, One] = {
     **{name: _library(name) for name in _LIBRARY},
     **{name: _intrinsic(name) for name in ("floor", "ceil", "trunc")},
-    "round": _intrinsic("rint"),  # halves to even
+    "round": _intrinsic("rint"),  # ties to even
     **{"exp": exp, "tanh": tanh, "sigmoid": sigmoid, "silu": silu, "gelu": gelu, "gelu_tanh": gelu_tanh},
     **{"sqrt": sqrt, "rsqrt": rsqrt, "abs": absolute, "sign": sign, "reciprocal": _reciprocal},
 }
-WHOLE = frozenset({"floor", "ceil", "trunc", "round"})  # of whole numbers these are what they are given
+WHOLE = frozenset({"floor", "ceil", "trunc", "round"})  # these return integers unchanged

@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Elements that are at other places: parts of several tensors, rows that an index names, numbers of a place."""
+"""Formulas of operations that move elements: copies, concatenation, padding, gathers and constants."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from bringup.compile.schedule.graph.op_graph import Argument, Node, View
 
 
 def kind_of_result(code: Code, node: Node) -> Kind:
-    """What the numbers of a node's first result are computed as."""
+    """The kind in which a node's first result is computed."""
     return kind_of(code.buffers[node.outputs[0]].dtype)
 
 
 def wrapped(code: Code, place: Value, size: int) -> Value:
-    """A place on an axis, where -1 is the last; what is beyond the axis becomes its end."""
+    """An index on an axis of `size` elements: negative ones count from the end; those out of range are clamped."""
     below = code.b.icmp_signed("<", place, I64(0))
     place = code.b.select(below, code.b.add(place, I64(size)), place)
     return code.e.least(code.e.most(place, I64(0)), I64(max(size - 1, 0)))
 
 
 def _same(code: Code, node: Node, index: Index) -> Value:
-    """A copy, in another dtype or order."""
+    """A copy, possibly in another dtype or layout."""
     return code.argument(node.arguments[0], index, kind_of_result(code, node))
 
 
 def _bits(code: Code, node: Node, index: Index) -> Value:
-    """The bits of a number, read as another dtype of as many: 32 or 64."""
+    """The bits of an element, read as another dtype of the same width, 32 or 64."""
     view, kind, b = node.arguments[0], kind_of_result(code, node), code.b
     assert isinstance(view, View)
     own = code.buffers[view.buffer].dtype
@@ -38,12 +38,12 @@ def _bits(code: Code, node: Node, index: Index) -> Value:
 
 
 def _source(code: Code, node: Node, index: Index) -> Value:
-    """What is copied over a tensor."""
+    """The source of `copy`, which replaces all elements of a tensor."""
     return code.argument(node.arguments[1], index, kind_of_result(code, node))
 
 
 def _padded(code: Code, node: Node, index: Index) -> Value:
-    """A tensor with a number around it; axes from the last one on have so many before and after, or lose as many."""
+    """A tensor padded with a constant: (before, after) for each axis from the last one; negative sizes crop."""
     source, sizes = node.arguments[:2]
     assert isinstance(source, View)
     assert isinstance(sizes, tuple)
@@ -80,7 +80,7 @@ def _empty(code: Code, node: Node, index: Index) -> Value:
 
 
 def _cat(code: Code, node: Node, index: Index) -> Value:
-    """One of several tensors, by the place on an axis."""
+    """A concatenation: the element is in the part that contains its index on the axis."""
     parts, axis, kind, b = node.arguments[0], node.argument("dim") or 0, kind_of_result(code, node), code.b
     assert isinstance(parts, tuple)
     assert isinstance(axis, int)
@@ -99,7 +99,7 @@ def _cat(code: Code, node: Node, index: Index) -> Value:
 
 
 def _rows(code: Code, node: Node, index: Index) -> Value:
-    """What lists of numbers name: `index.Tensor`, where -1 is the last, and `index_select`."""
+    """A gather of rows: `index.Tensor`, where -1 is the last row, and `index_select`."""
     source = node.arguments[0]
     assert isinstance(source, View)
     listed = listed_of(node)
@@ -115,7 +115,7 @@ def _rows(code: Code, node: Node, index: Index) -> Value:
 
 
 def listed_of(node: Node) -> tuple[View | None, ...]:
-    """Of a look-up, or of a write to places: for each axis what names the places on it, None for all of them."""
+    """For each axis of a gather or an indexed write, the tensor of its indices; None if the axis is not indexed."""
     source = node.arguments[0]
     assert isinstance(source, View)
     axes = len(source.shape)
@@ -131,7 +131,10 @@ def listed_of(node: Node) -> tuple[View | None, ...]:
 
 
 def spread_of(source: View, listed: Sequence[View | None]) -> tuple[int, tuple[int, ...]]:
-    """Where in the result the axes of the lists are, and their sizes: first where lists are apart, as numpy has it."""
+    """The first axis and the sizes of the indices in the result of a gather from `source`.
+
+    If the indexed axes are not adjacent, those axes come first, as in numpy.
+    """
     axes = [axis for axis, view in enumerate(listed) if view is not None]
     shapes = [view.shape for view in listed if view is not None]
     length = max(map(len, shapes))

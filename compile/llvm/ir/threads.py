@@ -1,16 +1,15 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""The functions that run a step: a list of launches, each in parts, which the running threads take one after the other.
+"""The functions that run a step: a list of launches, each divided into parts that the running threads claim in turn.
 
-A launch ends with its last part, not with the last thread: a thread that has lost its processor holds up the others
-only if it has begun a part (self-scheduling of loops, Tang and Yew 1986). One word, TURN, says which launch it is and
-how many of its parts nobody has taken. Who takes one swaps that word for one less, if it is still what was read: so a
-thread that comes late takes a part of the launch that is under way, or none. Who ends the last part begins the next
-launch.
+A launch ends when its last part has ended. A thread that has lost its processor delays the others only if it has begun
+a part (self-scheduling of loops, Tang and Yew 1986). One atomic word, TURN, contains the number of the current launch
+and how many of its parts are not claimed. A thread claims a part by a compare-and-swap that decrements the word: so a
+late thread claims a part of the current launch, or none. The thread that ends the last part begins the next launch.
 
-Who finds no part reads the word for a while, then sleeps until it is woken: others get the processor. The word is
-stored before the number of sleepers is read, and a sleeper is counted before it reads the word, both in one order for
-all threads; so nobody sleeps through a wake.
+A thread that finds no part reads the word for a while, then sleeps until it is woken, so that other processes can use
+its processor. TURN is stored before the number of sleepers is read, and a sleeper is counted before it reads TURN,
+both sequentially consistent. So no thread misses a wake-up.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from bringup.compile.llvm.ir.machine import Machine
 
 STEP, WORK, END = "bringup_step", "bringup_work", "bringup_end"
 _RUN, _WAIT, _BEGIN, _WAKE = "bringup_run", "bringup_wait", "bringup_begin", "bringup_wake"
-_LIBRARY = {  # of POSIX threads
+_LIBRARY = {  # functions of POSIX threads, and the number of their arguments
     **dict.fromkeys(("pthread_mutex_lock", "pthread_mutex_unlock", "pthread_cond_broadcast"), 1),
     "pthread_cond_wait": 2,
 }
-LAUNCH = 3  # words of a launch: addresses of a kernel and of its arguments, and its parts
-PARTS = 16  # bits of TURN that count parts; the others count launches, of all steps
+LAUNCH = 3  # words of a launch: the addresses of a kernel and of its arguments, and the number of parts
+PARTS = 16  # bits of TURN that count parts; the other bits number the launches of all steps
 MOST_PARTS = (1 << PARTS) - 1
 _ENDED = -(1 << PARTS)  # TURN after the last step
 
 
 class Word(IntEnum):
-    """Words of 8 bytes of a job's memory; those that threads write are 64 bytes apart."""
+    """Offsets in a job's memory, in 8-byte words. Words that threads write are 64 bytes apart."""
 
     LAUNCHES, COUNT, SPINS, MUTEX, CONDITION, SCRATCH, SCRATCH_SIZE, FIRST = range(8)
     TURN, DONE, SLEEPERS = 16, 24, 32
@@ -45,9 +44,9 @@ WORDS = 40  # of a job
 
 
 def define_threads(module: ir.Module, machine: Machine) -> None:
-    """`STEP(job)` runs a step with the workers that are in `WORK(job, thread)`, which return after `END(job)`.
+    """Defines `STEP(job)`, which runs a step with the workers in `WORK(job, thread)`. These return after `END(job)`.
 
-    LAUNCHES are COUNT times LAUNCH words.
+    The word LAUNCHES is the address of COUNT · LAUNCH words.
     """
     for name, count in _LIBRARY.items():
         ir.Function(module, ir.FunctionType(I32, [POINTER] * count), name)
@@ -79,9 +78,9 @@ def _define_step(e: Emitter) -> None:
 
 
 def _define_begin(e: Emitter) -> None:
-    """`(job, launch, thread)` begins a launch of the step; after the last one it wakes thread 0, which waits for that.
+    """`(job, launch, thread)` begins a launch of the step. After the last one it wakes thread 0, which waits for it.
 
-    A launch of one part is for the thread that begins it.
+    If a launch has one part, no other thread is woken for it.
     """
     b, (job, launch, thread) = e.b, e.function.args
     is_last = b.icmp_unsigned("==", launch, _read(e, job, Word.COUNT))
@@ -100,7 +99,7 @@ def _define_begin(e: Emitter) -> None:
 
 
 def _define_run(e: Emitter) -> None:
-    """`(job, thread, until)` takes parts until TURN is `until`."""
+    """`(job, thread, until)` runs parts until TURN equals `until`."""
     b, (job, thread, until) = e.b, e.function.args
     again, none, wait, some, taken, done = (
         e.function.append_basic_block(name) for name in ("again", "none", "wait", "some", "taken", "done")
@@ -123,7 +122,7 @@ def _define_run(e: Emitter) -> None:
     b.position_at_end(taken)
     launch = b.sub(b.lshr(turn, I64(PARTS)), _read(e, job, Word.FIRST))
     kernel, arguments, parts = _of_launch(e, job, launch)
-    function = b.inttoptr(kernel, ir.PointerType(KERNEL))  # a call reads its type
+    function = b.inttoptr(kernel, ir.PointerType(KERNEL))  # a call needs the function type
     b.call(function, [b.inttoptr(arguments, POINTER), b.sub(parts, left), parts, own])
     before = b.atomic_rmw("add", _place(e, job, Word.DONE), I64(1), "acq_rel")
     with b.if_then(b.icmp_unsigned("==", b.add(before, I64(1)), parts)):
@@ -135,7 +134,7 @@ def _define_run(e: Emitter) -> None:
 
 
 def _of_launch(e: Emitter, job: Value, launch: Value) -> tuple[Value, Value, Value]:
-    """The words of a launch, which are there while it is under way."""
+    """The words of a launch; they are valid while it runs."""
     b = e.b
     launches, at = b.inttoptr(_read(e, job, Word.LAUNCHES), POINTER), b.mul(launch, I64(LAUNCH))
     kernel, arguments, parts = (
@@ -154,7 +153,7 @@ def _define_wake(e: Emitter) -> None:
 
 
 def _define_wait(e: Emitter) -> None:
-    """`(job, turn)` waits until TURN is another one: reads it SPINS times, and then sleeps."""
+    """`(job, turn)` waits until TURN differs from `turn`: reads it SPINS times, and then sleeps."""
     b, (job, turn) = e.b, e.function.args
     before = b.block
     read, pause, sleep, asleep, again, awake, done = (
@@ -193,7 +192,7 @@ def _is_other(e: Emitter, job: Value, turn: Value) -> Value:
 
 
 def _pause(e: Emitter) -> None:
-    """A hint to the processor that this is a loop that waits."""
+    """A hint to the processor that this is a spin-wait loop."""
     if e.machine.is_x86:
         e.intrinsic("llvm.x86.sse2.pause", NOTHING, [])
     elif e.machine.triple.startswith(("aarch64", "arm64")):
@@ -213,5 +212,5 @@ def _read(e: Emitter, job: Value, word: Word) -> Value:
 
 
 def _read_now(e: Emitter, job: Value, word: Word) -> Value:
-    """In the one order that all threads see."""
+    """A sequentially consistent load."""
     return e.b.load_atomic(_place(e, job, word), "seq_cst", 8, typ=I64)

@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""Vectors from single numbers, sums of their lanes, and numbers that are divided into vectors."""
+"""Builds vectors from scalars, sums lanes, and divides channels into vectors."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from llvmlite import ir
 
 from bringup.compile.llvm.ir.emitter import I32, Emitter, Value, vector
 
-FOUR = 4  # vectors whose sums are computed together
+FOUR = 4  # vectors that are reduced together
 
 
 def joined(b: ir.IRBuilder, numbers: list[Value]) -> Value:
-    """float32 numbers as the lanes of a vector."""
+    """A vector whose lanes are float32 scalars."""
     found = vector(len(numbers))(ir.Undefined)
     for lane, value in enumerate(numbers):
         found = b.insert_element(found, value, I32(lane))
@@ -20,7 +20,7 @@ def joined(b: ir.IRBuilder, numbers: list[Value]) -> Value:
 
 
 def parts_of(size: int, lanes: int) -> list[tuple[int, int]]:
-    """(first, lanes) of the vectors that channels are in: full ones, then ever shorter ones."""
+    """(first channel, lanes) of each vector that holds `size` channels: full vectors, then smaller powers of two."""
     found: list[tuple[int, int]] = []
     at = 0
     while at < size:
@@ -32,7 +32,7 @@ def parts_of(size: int, lanes: int) -> list[tuple[int, int]]:
 
 
 def four_sums(e: Emitter, vectors: list[Value]) -> Value:
-    """The sums of four vectors' lanes, as the lanes of one: neighbours are added first, in fours of lanes."""
+    """A vector of four sums: those of the lanes of each of four vectors. Adjacent lanes are added first."""
     b, lanes = e.b, getattr(vectors[0].type, "count", 1)
     if lanes < FOUR:
         return joined(b, [e.total(value) for value in vectors])
@@ -50,7 +50,7 @@ def four_sums(e: Emitter, vectors: list[Value]) -> Value:
 
 
 def _neighbours(b: ir.IRBuilder, one: Value, other: Value, lanes: int) -> Value:
-    """In each four lanes the two sums of neighbours of one vector, and those of the other."""
+    """For each group of four lanes: the two sums of adjacent lanes of `one`, then those of `other`."""
     even = [first + lane for first in range(0, lanes, FOUR) for lane in (0, 2, lanes, lanes + 2)]
     masks = [vector(lanes, I32)([I32(lane + odd) for lane in even]) for odd in (0, 1)]
     return b.fadd(b.shuffle_vector(one, other, masks[0]), b.shuffle_vector(one, other, masks[1]))

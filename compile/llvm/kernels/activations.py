@@ -18,12 +18,12 @@ from bringup.compile.llvm.ir.functions import absolute
 from bringup.compile.llvm.kernels.linear_rows import as_float32
 from bringup.graphs.ops.quant_linear import COLUMNS, LEAST
 
-LARGEST = 127.0  # code
+LARGEST = 127.0  # of an int8 code
 ROUND = 1.5 * 2**23  # the sum of this and a code has the code in its low bits
-EXPONENT = 0x7F800000  # the bits of a float32's power of two
-CARRY = 0x1FFFF  # added to the bits of a float32, the next power of two where it is above 127/64 of its own
+EXPONENT = 0x7F800000  # mask of the exponent of a float32
+CARRY = 0x1FFFF  # added to the bits of a float32, it carries into the exponent if the mantissa exceeds 127/64
 
-Load = Callable[[Value, int], Value]  # (k, lanes) -> numbers of x
+Load = Callable[[Value, int], Value]  # (k, lanes) -> elements of x
 
 
 def given_rows(
@@ -54,7 +54,7 @@ def given_rows(
 def step_and_scale(e: Emitter, load: Load, begin: Value, end: Value) -> tuple[Value, Value]:
     """For columns that share a scale: the factor from x to a code, and the factor from a code to x.
 
-    The scale is NaN if a number is not finite.
+    The scale is NaN if an element is not finite.
     """
     b, width = e.b, e.machine.lanes
     tops = {lanes: Cell(b, vector(lanes), real(0.0, vector(lanes)(ir.Undefined))) for lanes in (width, 1)}
@@ -74,17 +74,17 @@ def step_and_scale(e: Emitter, load: Load, begin: Value, end: Value) -> tuple[Va
 
 
 def factors(e: Emitter, top: Value, none: Value, largest: float = LARGEST) -> tuple[Value, Value]:
-    """The same, from the largest magnitude of these numbers and their sum times 0."""
+    """Like `step_and_scale`, from the largest magnitude of the elements and the sum of elements · 0."""
     b = e.b
     top = b.select(b.fcmp_ordered(">", top, real(LEAST)), top, real(LEAST))
     return b.fdiv(real(largest), top), b.fadd(b.fdiv(top, real(largest)), none)
 
 
 def powers(e: Emitter, top: Value, none: Value, digits: int) -> tuple[Value, Value]:
-    """As `factors`, as powers of two for codes of n bytes: the step is the largest with |x| · step ≤ 127 · 256^(n-1).
+    """Like `factors`, but powers of two, for codes of n bytes: the largest step with |x| · step ≤ 127 · 256^(n-1).
 
-    Of top = m · 2^p with 1 ≤ m < 2 it is 2^(q-p), where q = 8 · n - 2, or half of that where m > 127/64. So the scale
-    is its exact inverse, and x has no rounding but where it has bits below 2^-q of the power.
+    With top = m · 2^p and 1 ≤ m < 2, the step is 2^(q-p), q = 8 · n - 2, or half of that if m > 127/64. So the scale is
+    its exact inverse, and only the bits of x below 1 / step are rounded.
     """
     b, high = e.b, 8 * digits - 2
     top = b.select(b.fcmp_ordered(">", top, real(LEAST)), top, real(LEAST))
@@ -94,12 +94,12 @@ def powers(e: Emitter, top: Value, none: Value, digits: int) -> tuple[Value, Val
 
 
 def shifted_code(e: Emitter, x: Value, step: Value) -> Value:
-    """Codes plus `ROUND`."""
+    """Codes plus `ROUND`, as float32."""
     lanes = getattr(x.type, "count", 1)
     return e.b.fadd(e.b.fmul(x, e.spread(step, lanes)), real(ROUND, x))
 
 
 def whole_code(e: Emitter, shifted: Value) -> Value:
-    """Codes as bytes."""
+    """Codes as bytes, from the result of `shifted_code`."""
     lanes = getattr(shifted.type, "count", 1)
     return e.b.trunc(e.b.bitcast(shifted, vector(lanes, I32)), vector(lanes, I8))

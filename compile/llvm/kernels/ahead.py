@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Hints that rows of a cache are read soon: of keys, or of values, some rows before they are read.
+"""Prefetches rows of a cache, of keys or of values, some rows before they are read.
 
-They go into the second cache. The first one waits for too few lines at a time for the rate of a memory's read.
+They are loaded into the L2 cache. The L1 cache supports too few outstanding loads to reach the memory's bandwidth.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from bringup.compile.llvm.ir.vectors import FOUR
 from bringup.compile.llvm.kernels.keys import Keys
 
 LINE = 64  # bytes of a cache line
-AHEAD = 12 << 10  # bytes between a row that is read and one that is fetched: of 8 to 24 KiB the best for most models
+AHEAD = 12 << 10  # bytes: prefetch distance, the fastest of 8 to 24 KiB for most models
 LEVEL = 2  # of the caches
 
-RowOf = Callable[[Value], Value]  # number of a key -> its row, also past the last one
+RowOf = Callable[[Value], Value]  # number of a key -> its row; also defined past the last key
 
 
 class Ahead:
-    """Of the keys, or of the values."""
+    """Prefetches the keys or the values of a sequence."""
 
     def __init__(self, e: Emitter, keys: Keys, which: Literal["k", "v"]) -> None:
         self.e, self.dtype = e, str(keys.settings[which])
         self.memory, self.stride = (keys.k, keys.k_row) if which == "k" else (keys.v, keys.v_row)
         self.size = keys.settings["channels" if which == "k" else "values"]
-        self.rows = e.b.udiv(I64(AHEAD // size_of(self.dtype)), self.stride)  # as many as AHEAD has
+        self.rows = e.b.udiv(I64(AHEAD // size_of(self.dtype)), self.stride)  # rows in AHEAD bytes
 
     def later(self, at: Value, row_of: RowOf) -> list[Value]:
-        """Where the four rows are that follow AHEAD behind key number `at`."""
+        """The addresses of the four rows that are AHEAD bytes after key number `at`."""
         return self.four(self.e.b.add(at, self.rows), row_of)
 
     def four(self, at: Value, row_of: RowOf) -> list[Value]:
-        """Where the rows of four keys are."""
+        """The addresses of the rows of four keys."""
         b = self.e.b
         rows = [row_of(b.add(at, I64(n))) for n in range(FOUR)]
         return [self.e.at(self.memory, self.dtype, b.mul(row, self.stride)) for row in rows]
 
     def fetch(self, rows: list[Value], offset: Value) -> None:
-        """Hints for what a group has of the rows, which begins `offset` numbers behind their start."""
+        """Prefetches a key head's part of each row, which begins `offset` elements after the row's address."""
         for row in rows:
             place = self.e.at(row, self.dtype, offset)
             for line in range(0, self.size * size_of(self.dtype), LINE):

@@ -1,15 +1,14 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""Attention of one query a sequence over its cache: keys are read once, in order, for many heads.
+"""Attention of one query per sequence over its cache (decode). Keys are read once, in order, for many heads.
 
-Keys pass in tiles. Of a tile all heads get their scores, four keys after the other; then their exponentials; then all
-heads the values, four keys after the other. So both caches are read in the order of memory. Largest scores, sums of
-exponentials and sums of values go on from tile to tile (Milakov and Gimelshein 2018, "Online normalizer calculation for
-softmax"). Where the processor multiplies pairs of bfloat16, queries and keys of that dtype are not converted.
+Keys are processed in tiles: the scores of all heads, four keys at a time; their exponentials; then the values, four
+keys at a time. So both caches are read in order. Maxima and sums are updated from tile to tile (Milakov and Gimelshein
+2018, "Online normalizer calculation for softmax"). bfloat16 queries and keys are multiplied in pairs if possible.
 
-A long context is divided into spans of keys, by the context alone, so that threads share one sequence's keys. Of each
-span a head's sums, largest score and sum of exponentials are stored, which `attention_merge` puts together (Dao et al.
-2023, "Flash-Decoding for long-context inference"). A query is at position 0 or later: it sees at least its own key.
+A long context is divided into spans of keys, so that threads share a sequence. Spans depend on the context only. The
+sums, maximum and sum of exponentials of each span and head are stored for `attention_merge` (Dao et al. 2023,
+"Flash-Decoding for long-context inference"). Positions are not negative: a query attends to at least its own key.
 """
 
 from __future__ import annotations
@@ -28,17 +27,16 @@ from bringup.compile.llvm.kernels.keys import LEAST, Keys
 from bringup.compile.llvm.kernels.spans import inverse, most_spans, share_of_rows
 from bringup.compile.llvm.select.sizes import KEYS, SPAN
 
-Place = Callable[[Value], Value]  # number of a key that the query sees -> its position
+Place = Callable[[Value], Value]  # number of a key among those that the query attends to -> its position
 Add = Callable[[Value, Value, Value], Value]  # (query, key, sums) -> sums
-AT_ONCE = 8  # registers for each head of which a part has scores at a time: its sums of products with four keys
+AT_ONCE = 8  # registers per head whose scores are computed together: accumulators of products with four keys
 
 
 def attention_decode(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots: those of `Keys`; with `spans` also the keys of one, how many a sequence may have, and their place.
-    `channels` and `values` are of a head.
+    """Slots: those of `Keys`; with `spans` also keys of a span, spans per sequence, and the address of the spans.
 
-    `together` heads of a group share each key that is in registers, and are a part; up to `parts` pass over a tile.
-    Scratch memory: see `_Tiles`; then, where keys are chosen, their positions.
+    `channels` and `values` are the sizes of a head. `together` heads of a group are a part: they share each key in
+    registers. Up to `parts` parts share a tile. Scratch memory: see `_Tiles`; then the positions of selected keys.
     """
     b, keys = e.b, Keys(e, settings)
     tiles = _Tiles(e, keys)
@@ -66,7 +64,7 @@ def attention_decode(e: Emitter, settings: Mapping[str, Any]) -> None:
 def _places(
     e: Emitter, keys: Keys, token: Value, first: Value, count: Value, listed: Value
 ) -> tuple[Place, Value]:  # fmt: skip
-    """Where the keys are of `count` from `first` on that a query sees, and how many. The chosen ones are listed."""
+    """Positions and number of the keys that a query attends to among `count` from `first`; selected ones are listed."""
     b = e.b
     if not keys.settings["chosen"]:
         return lambda at: b.add(first, at), count
@@ -78,8 +76,9 @@ def _places(
 
 
 class _Tiles:
-    """Scratch memory: where a tile's values begin; where those of each part's group do, in a row, and its keys; of each
-    head its query, its scores in a tile, its sums of values, its largest score, its sum of exponentials."""
+    """Scratch memory: offsets of the values of a tile's keys; for each part, offsets of its values and keys in a row;
+    for each head: query, scores in the tile, sums of values, maximum score, sum of exponentials.
+    """
 
     def __init__(self, e: Emitter, keys: Keys) -> None:
         self.e, self.b, self.keys, self.settings = e, e.b, keys, keys.settings
@@ -104,13 +103,13 @@ class _Tiles:
     def attend(
         self, row: tuple[Value, Value], position: Value, start: Value, stop: Value, place_of: Place, count: Value
     ) -> None:  # fmt: skip
-        """What the heads of the parts from `start` to `stop` give, of a sequence and one of its spans."""
+        """Computes the heads of parts `start` to `stop`, for `row`: (sequence, one span of its keys)."""
         e, b, sequence = self.e, self.b, row[0]
         parts = b.sub(stop, start)
         with e.loop(I64(0), parts) as part:
             self._begin(row, b.mul(b.add(start, part), I64(self.together)), part)
         last = b.sub(count, I64(1))
-        with e.loop(I64(0), e.least(self.later_values.rows, count), FOUR) as at:  # that no value is read before
+        with e.loop(I64(0), e.least(self.later_values.rows, count), FOUR) as at:  # prefetches the first values
             rows = self.later_values.four(at, lambda at: self.keys.row(sequence, place_of(e.least(at, last))))
             with e.loop(I64(0), parts) as part:
                 self.later_values.fetch(rows, e.load(self.value_at, "int64", part))
@@ -128,7 +127,7 @@ class _Tiles:
             self._finish(row, b.mul(b.add(start, part), I64(self.together)), part)
 
     def _begin(self, row: tuple[Value, Value], head: Value, part: Value) -> None:
-        """Before the first tile; a sink counts as a score whose key has no value, in the first span."""
+        """Initialises the heads of a part. In the first span, a sink counts as the score of a key without a value."""
         e, b, keys, (sequence, span) = self.e, self.b, self.keys, row
         is_first = b.icmp_signed("==", span, I64(0))
         group, sinks = keys.group(head), self.settings["sinks"]
@@ -149,11 +148,11 @@ class _Tiles:
     def _score(
         self, sequence: Value, position: Value, first: Value, parts: Value, count: Value, place_of: Place
     ) -> None:  # fmt: skip
-        """Writes the scores of a tile, up to a multiple of a vector; `first` is the first part's first head."""
+        """Writes the scores of a tile, padded to a multiple of a vector. `first` is the first part's first head."""
         e, b, keys, settings = self.e, self.b, self.keys, self.settings
         with e.loop(I64(0), count, FOUR) as at:
             rows, distances = list[Value](), list[Value]()
-            for n in range(FOUR):  # of the last four of a tile, some may be the same key
+            for n in range(FOUR):  # the last four of a tile may repeat a key
                 j = place_of(b.add(at, I64(n)))
                 rows.append(keys.row(sequence, j))
                 distances.append(b.sitofp(b.sub(j, position), F32))
@@ -174,10 +173,10 @@ class _Tiles:
             e.store(self.scores, "float32", b.add(b.mul(own, I64(KEYS)), at), real(LEAST))
 
     def _products(self, heads: list[Value], places: list[Value]) -> list[Value]:
-        """Of each head the products of its query with four keys."""
+        """For each head, the dot products of its query with four keys."""
         e, b = self.e, self.b
         queries = [e.at(self.queries, self.dtype, b.mul(own, I64(self.channels))) for own in heads]
-        sums: list[dict[int, list[Value]]] = [{} for _ in heads]  # of each head by lanes: of each key
+        sums: list[dict[int, list[Value]]] = [{} for _ in heads]  # of each head: lanes -> accumulators of four keys
         for load, lanes, add in self._products_of():
             loaded = [load(place, self.settings["k"]) for place in places]
             for query, found in zip(queries, sums, strict=True):
@@ -187,7 +186,7 @@ class _Tiles:
         return [reduce(b.fadd, [four_sums(e, vectors) for vectors in found.values()]) for found in sums]
 
     def _products_of(self) -> list[tuple[Callable[[Value, str], Value], int, Add]]:
-        """For some channels after the other: how they are read, lanes of their sums, and how they are added."""
+        """For consecutive channels: how they are loaded, the lanes of their sums, and how products are added."""
         e = self.e
 
         def pairs(start: int, count: int) -> tuple[Callable[[Value, str], Value], int, Add]:
@@ -204,7 +203,7 @@ class _Tiles:
         return [numbers(*part) for part in parts_of(self.channels, e.machine.lanes)]
 
     def _share(self, own: Value, count: Value) -> None:
-        """Writes the exponentials of a head's scores in their place, and makes its sums so far fit."""
+        """Replaces a head's scores by their exponentials, and rescales its previous sums to the new maximum."""
         e, b, lanes = self.e, self.b, self.e.machine.lanes
         row, size = e.at(self.scores, "float32", b.mul(own, I64(KEYS))), self._padded(count)
         largest = Cell(b, vector(lanes), real(LEAST, e.zero(lanes)))
@@ -228,7 +227,7 @@ class _Tiles:
             e.store(sums, "float32", I64(start), b.fmul(value, e.spread(factor, width)))
 
     def _add_values(self, sequence: Value, parts: Value, count: Value, place_of: Place) -> None:
-        """Adds a tile's values by their shares, of four keys to all heads, and so on."""
+        """Adds a tile's values, weighted by the exponentials, to all heads: four keys at a time, then one by one."""
         e, b = self.e, self.b
         whole = b.sub(count, b.srem(count, I64(FOUR)))
         for begin, end, together in ((I64(0), whole, FOUR), (whole, count, 1)):
@@ -244,13 +243,13 @@ class _Tiles:
                     self._add(part, at, [e.at(place, self.settings["v"], offset) for place in places])
 
     def _add(self, part: Value, at: Value, values: list[Value]) -> None:
-        """Of some keys from `at` on to a part's heads: as many channels as registers hold at a time."""
+        """Adds the values of consecutive keys from `at` to a part's heads, a register file of channels at a time."""
         e, b = self.e, self.b
         heads = [self._of(part, n) for n in range(self.together)]
         shares = [e.at(self.scores, "float32", b.add(b.mul(own, I64(KEYS)), at)) for own in heads]
         places = [e.at(self.sums, "float32", b.mul(own, I64(self.values))) for own in heads]
         size = max(len(block.starts) for block in self.blocks)  # vectors: of each head's sums, and of values
-        most_blocks = max(1, (e.machine.registers - 1) // (self.together + 1) // size)  # a register has a share
+        most_blocks = max(1, (e.machine.registers - 1) // (self.together + 1) // size)  # one register: a weight
         for begin in range(0, len(self.blocks), most_blocks):
             some = self.blocks[begin : begin + most_blocks]
             listed = [(start, block.lanes) for block in some for start in block.starts]
@@ -268,7 +267,7 @@ class _Tiles:
                     e.store(place, "float32", I64(start), term)
 
     def _finish(self, row: tuple[Value, Value], head: Value, part: Value) -> None:
-        """Gives the shares of values; of a span its sums, its largest score and its sum of exponentials."""
+        """Writes the weighted mean of values; for a span its sums, maximum score and sum of exponentials."""
         e, b, (sequence, span) = self.e, self.b, row
         spans, to, dtype, size = I64(1), self.keys.out, self.settings["q"], self.values
         if self.settings["spans"]:
@@ -290,10 +289,10 @@ class _Tiles:
                 e.store(to, dtype, b.add(begin, I64(self.values + 1)), total)
 
     def _padded(self, count: Value) -> Value:
-        """A multiple of a vector."""
+        """`count`, rounded up to a multiple of a vector."""
         b, lanes = self.b, self.e.machine.lanes
         return b.and_(b.add(count, I64(lanes - 1)), I64(-lanes))
 
     def _of(self, part: Value, n: int) -> Value:
-        """The number of a part's head among those of the tile."""
+        """The index of head `n` of a part among the heads of the tile."""
         return self.b.add(self.b.mul(part, I64(self.together)), I64(n))

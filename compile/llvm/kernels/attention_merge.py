@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""Puts together what `attention_decode` has of the spans of each sequence's keys; see there.
+"""Combines the results of `attention_decode` for the spans of each sequence's keys.
 
 H heads · C values of a head
 """
@@ -19,10 +19,10 @@ from bringup.compile.llvm.select.sizes import SPAN
 
 
 def attention_merge(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots: spans, out, both dense; positions; window; H; sequences; keys of a span; spans that a sequence may have.
+    """Slots: spans, out, both dense; positions; window; H; sequences; keys of a span; spans per sequence.
 
-    Spans are [sequences, spans, H, C + 2] in float32: C sums of values, the largest score, and the sum of exponentials
-    of the scores less that one. Scratch memory has the factor of each span.
+    Spans are [sequences, spans, H, C + 2] in float32: C sums of values, the maximum score, and the sum of exponentials
+    of the scores minus the maximum. Scratch memory has the factor of each span.
     """
     b, values = e.b, settings["values"]
     given, out, positions = (e.slot(at, POINTER) for at in (0, 1, 2))

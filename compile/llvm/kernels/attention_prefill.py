@@ -1,11 +1,11 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""Attention of packed prompts: some queries of a sequence and head at a time, in tiles of keys.
+"""Attention of packed prompts (prefill): a block of queries of one sequence and head at a time, in tiles of keys.
 
-Scores have a query in each lane, so they are never added up across a vector, and softmax is that of one lane. Sums of
-values have a channel in each lane, so values are read as they are stored. Largest scores and all sums go on from tile
-to tile (Milakov and Gimelshein 2018, "Online normalizer calculation for softmax"). Where the processor multiplies pairs
-of bfloat16, queries and keys of that dtype are not converted.
+Scores have one query per lane, so softmax needs no reduction across lanes. Sums of values have one channel per lane, so
+values are read as they are stored. Maxima and sums are updated from tile to tile (Milakov and Gimelshein 2018, "Online
+normalizer calculation for softmax"). If the processor has dot products of bfloat16 pairs, queries and keys of that
+dtype are not converted.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ TILE = 4  # queries whose sums of values are in registers at a time
 
 
 def attention_prefill(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots: those of `Keys`; tokens; keys that the queries of a piece of work see, at most.
+    """Slots: those of `Keys`; tokens; the maximum number of keys that a block of queries attends to.
 
-    Scratch memory has the queries, transposed; of each query its sums of values, what these are multiplied by, and how
-    many keys it sees; the scores of all queries with a tile's keys; the number of each key's row. Padding gives 0.
+    Scratch memory has the queries, transposed; of each query its sums of values, their factor, and the number of keys
+    that it attends to; the scores of all queries with a tile's keys; the row of each key. The results of padding are 0.
     """
     b, keys = e.b, Keys(e, settings)
     count = QUERY_VECTORS * e.machine.lanes
-    turn = Cell(b, I64, I64(0))  # number of the piece of work: each is that of one thread
+    turn = Cell(b, I64, I64(0))  # number of the block of queries, which determines its thread
     with e.loop(I64(0), keys.sequences) as sequence:
         begin = e.load(keys.starts, "int64", sequence)
         end = e.load(keys.starts, "int64", b.add(sequence, I64(1)))
@@ -61,7 +61,7 @@ def _padding(e: Emitter, keys: Keys) -> None:
 
 
 class _Piece:
-    """Up to `queries` tokens of one sequence and head."""
+    """A block of up to `width` tokens of one sequence and head."""
 
     def __init__(self, e: Emitter, keys: Keys, sequence: Value, head: Value, token: Value, end: Value) -> None:
         self.e, self.keys, self.sequence, self.head, self.token, self.end = e, keys, sequence, head, token, end
@@ -76,7 +76,7 @@ class _Piece:
         self.first = keys.first(first)
         self.count = b.sub(b.add(last, I64(1)), self.first)
         narrow = [b.trunc(b.sub(place, self.first), I32) for place in places]
-        self.at = self._vectors(narrow, I32)  # positions of the queries, from the first key on
+        self.at = self._vectors(narrow, I32)  # positions of the queries, relative to the first key
         window = b.trunc(e.least(keys.window, I64((1 << 31) - 1)), I32)
         self.begin = [b.sub(each, e.spread(window, lanes)) for each in self.at]  # the last key before each window
         settings = keys.settings
@@ -96,7 +96,7 @@ class _Piece:
         with e.loop(I64(0), self.count) as at:
             e.store(self.rows, "int64", at, self.keys.row(self.sequence, b.add(self.first, at)))
         e.each(I64(0), I64(size * self.width), lambda at, lanes: e.store(self.sums, "float32", at, e.zero(lanes)))
-        # Above the score of a key that is not seen, which so has no share even where no key is seen.
+        # Larger than a masked score, so a masked key has weight 0 even if all keys are masked.
         least, sinks = real(LEAST / 2, e.zero(self.lanes)), self._sinks()
         top = [Cell(b, vector(self.lanes), most(e, sinks[0], least) if sinks else least) for _ in range(QUERY_VECTORS)]
         total = [Cell(b, vector(self.lanes), e.zero(self.lanes)) for _ in top]
@@ -105,7 +105,7 @@ class _Piece:
         with e.loop(I64(0), self.count, KEYS) as begin:
             end = e.least(b.add(begin, I64(KEYS)), self.count)
             self._tile(begin, end, top, total)
-        for n, cell in enumerate(total):  # of chosen keys, a query has maybe none
+        for n, cell in enumerate(total):  # a query may attend to no selected key
             value = cell.get()
             seen = b.fcmp_unordered("une", value, real(0.0, value))
             factor = b.select(seen, b.fdiv(real(1.0, value), value), real(0.0, value))
@@ -113,10 +113,10 @@ class _Piece:
         self._give()
 
     def _tile(self, begin: Value, end: Value, top: list[Cell], total: list[Cell]) -> None:
-        """Scores of the keys from `begin` to `end`, their exponentials, and the values by these."""
+        """Computes the scores of keys `begin` to `end` and their exponentials, and adds their values."""
         e, b = self.e, self.e.b
         before = [cell.get() for cell in top]
-        together = e.machine.registers // 2 // QUERY_VECTORS  # keys: half of the registers have sums
+        together = e.machine.registers // 2 // QUERY_VECTORS  # keys: half of the registers are accumulators
         whole = b.sub(end, b.srem(b.sub(end, begin), I64(together)))
         for start, stop, size in ((begin, whole, together), (whole, end, 1)):
             with e.loop(start, stop, size) as at:
@@ -136,7 +136,7 @@ class _Piece:
             self._mix(begin, end, query)
 
     def _queries(self) -> None:
-        """Writes the queries, transposed: a channel, or a pair of channels, of all of them after the other."""
+        """Writes the queries, transposed: for each channel, or pair of channels, the elements of all queries."""
         e, b, dtype = self.e, self.e.b, self.keys.settings["q"]
         channels = self.keys.settings["channels"]
         places = [self.keys.query(token, self.head) for token in self.tokens]
@@ -156,12 +156,12 @@ class _Piece:
             write(I64(channels // 2), 1, lambda at: b.bitcast(last_pair(e, at, I64(channels - 1)), F32))
 
     def _sinks(self) -> list[Value]:
-        """The score of the key without a value, in each lane; none where there is none."""
+        """The score of the sink in each lane; an empty list if there is none."""
         dtype = self.keys.settings["sinks"]
         return [self.e.spread(self.e.load(self.keys.sinks, dtype, self.head), self.lanes)] if dtype else []
 
     def _scores(self, begin: Value, at: Value, count: int, top: list[Cell]) -> None:
-        """Scores of `count` keys from `at` on; `begin` is the tile's first one."""
+        """Writes the scores of `count` keys from `at`. `begin` is the first key of the tile."""
         e, b = self.e, self.e.b
         for number, cells in enumerate(self._products(at, count)):
             j = b.add(at, I64(number))
@@ -177,7 +177,7 @@ class _Piece:
                 top[n].set(most(e, score, top[n].get()))
 
     def _products(self, at: Value, count: int) -> list[list[Value]]:
-        """Of `count` keys from `at` on those with all queries."""
+        """The dot products of `count` keys from `at` with all queries."""
         e, b, channels, dtype = self.e, self.e.b, self.keys.settings["channels"], self.keys.settings["k"]
         keys = [self.keys.key(self._row(b.add(at, I64(n))), self.group) for n in range(count)]
         sums = [[Cell(b, vector(self.lanes), e.zero(self.lanes)) for _ in range(QUERY_VECTORS)] for _ in keys]
@@ -204,13 +204,13 @@ class _Piece:
         return [[cell.get() for cell in cells] for cells in sums]
 
     def _chosen(self, at: Value, n: int) -> Value:
-        """Whether each query of a vector may see key number `at`."""
+        """Whether each query of vector `n` attends to key number `at`."""
         tokens = self.tokens[n * self.lanes : (n + 1) * self.lanes]
         (found,) = self._vectors([self.keys.is_chosen(token, self.e.b.add(self.first, at)) for token in tokens], I1)
         return found
 
     def _mix(self, begin: Value, end: Value, query: Value) -> None:
-        """Adds the values of a tile to the sums of some queries: of the keys up to the last that one of them sees."""
+        """Adds the values of a tile to the sums of TILE queries, up to the last key that one of them attends to."""
         e, b, size = self.e, self.e.b, self.keys.settings["values"]
         seen = e.load(self.seen, "int64", query)
         for n in range(1, TILE):
@@ -219,7 +219,7 @@ class _Piece:
         places = [e.at(self.sums, "float32", b.mul(b.add(query, I64(n)), I64(size))) for n in range(TILE)]
         factors = [e.load(self.factors, "float32", b.add(query, I64(n))) for n in range(TILE)]
         vectors = max(len(block.starts) for block in self.blocks)
-        most_blocks = max(1, (e.machine.registers // 2) // TILE // vectors)  # half of the registers have sums
+        most_blocks = max(1, (e.machine.registers // 2) // TILE // vectors)  # half of the registers are accumulators
         for start in range(0, len(self.blocks), most_blocks):
             some = self.blocks[start : start + most_blocks]
             listed = [(at, block.lanes) for block in some for at in block.starts]
@@ -243,7 +243,7 @@ class _Piece:
                     e.store(place, "float32", I64(at), cell.get())
 
     def _give(self) -> None:
-        """Writes the sums by their factors to the tokens' rows."""
+        """Writes the sums, multiplied by their factors, to the rows of the tokens."""
         e, b, size = self.e, self.e.b, self.keys.settings["values"]
         with e.loop(I64(0), e.least(I64(self.width), b.sub(self.end, self.token))) as n:
             row = b.mul(b.add(b.mul(b.add(self.token, n), self.keys.heads), self.head), I64(size))

@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""Batched x · weightᵀ + bias, each by the kernel of one product, with its own weight or that of its expert.
+"""Batched x · weightᵀ + bias: the kernel of a single product for each batch, with its own weight or that of its expert.
 
 The weights of an expert without batches are not read.
 """
@@ -17,12 +17,12 @@ from bringup.compile.llvm.kernels.expert_rows import rows_of_blocks
 
 
 def batch_linear(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots: the `count` of the kernel `inner` for the first batch, where `moved` names those that are addresses of
-    x, weight, bias and out; by how many bytes each of them moves; batches; then of experts: the expert of each batch.
+    """Slots: the `count` slots of the kernel `inner` for the first batch; for each address in `moved` (x, weight, bias,
+    out), the bytes by which it advances per batch; batches; for experts: the expert of each batch.
 
-    With `rows`, the slot of `inner` with the number of rows, or -1 if it is fixed: a batch is a block of rows of
-    tokens, and empty rows are skipped. The next slots are the row of each choice, choices, rows of a block, and the
-    bytes of scratch memory that `inner` uses; they are followed by a number for each block.
+    `rows`: a batch is a block of rows of tokens, and empty blocks are skipped. It is the slot of `inner` with the
+    number of rows, or -1 if that is fixed. The next slots are the row of each choice, choices, rows of a block, and the
+    bytes of scratch memory of `inner`, after which there is an int64 for each block.
     """
     b, count, moved = e.b, settings["count"], settings["moved"]
     after = count + len(moved)

@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Results of a group of element-wise operations, copies and look-ups: each thread computes some rows of each."""
+"""Results of a group of element-wise operations, copies and gathers. Each thread computes some rows of each result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bringup.compile.schedule.graph.op_graph import Buffer
 
 
 def elements(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots: the address of each buffer of `memory`, in order. `results` are those of them that are written."""
+    """Slots: the address of each buffer of `memory`, in order. `results` are the buffers that are written."""
     buffers: dict[str, Buffer] = {buffer.name: buffer for buffer in settings["buffers"]}
     places = {name: e.slot(at, POINTER) for at, name in enumerate(settings["memory"])}
     code = Code(e, buffers, settings["nodes"], places, FORMULAS)
@@ -24,7 +24,7 @@ def elements(e: Emitter, settings: Mapping[str, Any]) -> None:
 
 
 def _write(e: Emitter, code: Code, buffer: Buffer, place: Value) -> None:
-    """A loop over rows around a loop along them; each thread computes some columns of a single row."""
+    """A loop over rows around a loop along a row. If there is one row, each thread computes some of its columns."""
     b, lead, width = e.b, buffer.shape[:-1], buffer.shape[-1] if buffer.shape else 1
     rows = prod(lead)
     begin, end = e.share(I64(rows)) if rows > 1 else (I64(0), I64(rows))

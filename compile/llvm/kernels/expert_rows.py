@@ -15,8 +15,7 @@ from bringup.compile.llvm.ir.emitter import I64, POINTER, Cell, Emitter, Value
 def rows_of_experts(e: Emitter, settings: Mapping[str, Any]) -> None:
     """Slots: chosen, dense; expert of each block; row of each choice; F; E; R; B. `single`: R is 1.
 
-    Otherwise one thread does everything, with a counter for each expert in scratch memory: of choices, then its next
-    row.
+    If R is not 1, one thread does everything. Scratch memory has a counter per expert: its choices, then its next row.
     """
     b = e.b
     chosen, expert, row = (e.slot(at, POINTER) for at in (0, 1, 2))
@@ -50,7 +49,7 @@ def rows_of_experts(e: Emitter, settings: Mapping[str, Any]) -> None:
 
 
 def to_blocks(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots: x, its stride; row of each choice; out, dense; F; K; m; B · R. `single`: no row stays empty."""
+    """Slots: x, its stride; row of each choice; out, dense; F; K; m; B · R. `single`: no row is left empty."""
     b, dtype = e.b, settings["x"]
     x, row, out = (e.slot(at, POINTER) for at in (0, 2, 3))
     stride, choices, each, channels, rows = (e.slot(at, I64) for at in (1, 4, 5, 6, 7))

@@ -20,7 +20,7 @@ DIGIT = 8  # bits
 
 
 def cached_rows(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots: cache, dense; block table; lengths; out, dense; B; columns of the table; numbers of a row.
+    """Slots: cache, dense; block table; lengths; out, dense; B; columns of the table; elements of a row.
 
     `in_order`: blocks are 0, 1, …. Rows past a sequence's length are not written.
     """
@@ -43,7 +43,7 @@ def cached_rows(e: Emitter, settings: Mapping[str, Any]) -> None:
 
 def index_scores(e: Emitter, settings: Mapping[str, Any]) -> None:
     """Slots: q, its strides of tokens and heads; k, its strides of sequences and rows; weights, their stride of
-    tokens; positions; starts; out, dense; N; B; L; H; D. A thread has some keys of each query.
+    tokens; positions; starts; out, dense; N; B; L; H; D. A thread computes some keys of each query.
     """
     b = e.b
     q, k, weights, positions, starts, out = (e.slot(at, POINTER) for at in (0, 3, 6, 8, 9, 10))
@@ -77,7 +77,7 @@ def index_scores(e: Emitter, settings: Mapping[str, Any]) -> None:
 
 
 def top_keys(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots: scores, their stride; positions; out, dense; N; L; count. Scratch memory has `BINS` numbers.
+    """Slots: scores, their stride; positions; out, dense; N; L; count. Scratch memory has `BINS` counters.
 
     A radix selection: scores are mapped to integers of the same order. The bits of the lowest selected score are found
     digit by digit, from the counts of keys for each next digit after the known prefix.
@@ -93,7 +93,7 @@ def top_keys(e: Emitter, settings: Mapping[str, Any]) -> None:
         def bits(at: Value, own: Value = own) -> Value:
             return _ordered(e, e.load(own, settings["scores"], at))
 
-        prefix, room = Cell(b, I64, I64(0)), Cell(b, I64, count)  # room: for keys that begin with the prefix
+        prefix, room = Cell(b, I64, I64(0)), Cell(b, I64, count)  # room: keys to select among those with the prefix
         for shift in range(32 - DIGIT, -1, -DIGIT):
             _digit(e, bits, seen, shift, prefix, room)
         place = b.mul(token, length)

@@ -13,15 +13,15 @@ from bringup.compile.llvm.ir.emitter import F32, F64, I64, POINTER, Emitter, Val
 from bringup.compile.llvm.ir.functions import tanh
 from bringup.graphs.core.step import BLOCK
 
-LEAST = -3.4e38  # the score of a key that is not seen
+LEAST = -3.4e38  # the score of a masked key
 
 
 class Keys:
     """The arguments of attention that locate keys.
 
-    Slots: q, its strides of tokens and heads; keys, their strides of rows and heads; values, theirs; out, which is
-    dense; positions; starts; block table; rows; columns of the table; ring; window; scale; softcap; sinks; slopes;
-    heads; key heads; sequences; chosen keys, dense.
+    Slots: q, its strides of tokens and heads; keys, their strides of rows and heads; values, their strides; out, dense;
+    positions; starts; block table; rows; columns of the table; ring; window; scale; softcap; sinks; slopes; heads; key
+    heads; sequences; selected keys, dense.
     """
 
     def __init__(self, e: Emitter, settings: Mapping[str, Any]) -> None:
@@ -42,6 +42,7 @@ class Keys:
         return self.e.b.udiv(head, self.e.b.udiv(self.heads, self.groups))
 
     def position(self, token: Value) -> Value:
+        """The position of a token in its sequence."""
         return self.e.load(self.positions, "int64", token)
 
     def first(self, position: Value) -> Value:
@@ -70,15 +71,17 @@ class Keys:
                 return at
 
     def key(self, row: Value, group: Value) -> Value:
-        """Address of a key."""
+        """The address of a key head in a row."""
         b = self.e.b
         return self.e.at(self.k, self.settings["k"], b.add(b.mul(row, self.k_row), b.mul(group, self.k_head)))
 
     def value(self, row: Value, group: Value) -> Value:
+        """The address of a value head in a row."""
         b = self.e.b
         return self.e.at(self.v, self.settings["v"], b.add(b.mul(row, self.v_row), b.mul(group, self.v_head)))
 
     def query(self, token: Value, head: Value) -> Value:
+        """The address of a query head of a token."""
         b = self.e.b
         return self.e.at(self.q, self.settings["q"], b.add(b.mul(token, self.q_row), b.mul(head, self.q_head)))
 

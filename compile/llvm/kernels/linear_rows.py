@@ -1,8 +1,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""x · weightᵀ + bias of few rows: each thread reads its rows of the weight once, from begin to end.
+"""x · weightᵀ + bias of few rows: each thread reads its rows of the weight once, in order.
 
-Numbers of bfloat16 are multiplied in pairs where the processor does that. Elsewhere they are read in pairs, and the
-rows of x are copied in the same order: in blocks of two vectors, the even channels and then the odd ones.
+bfloat16 elements are multiplied in pairs if the processor has the instruction. Otherwise the weight is loaded as even
+and odd channels, and the rows of x are copied in that order: in blocks of two vectors, first the even channels.
 
 M rows of x · N rows of the weight · K channels
 """
@@ -17,21 +17,22 @@ from bringup.compile.llvm.ir.emitter import I32, I64, POINTER, Cell, Emitter, Va
 from bringup.compile.llvm.ir.pairs import add_pairs, adds_pairs, pairs_at
 from bringup.compile.llvm.ir.vectors import FOUR, four_sums
 
-CHAINS = 4  # sums of vectors that do not wait for each other, of one row
-PAIRED_ROWS = 4  # of x, at most, for which two sums each are in registers
+CHAINS = 4  # independent accumulators of one row
+PAIRED_ROWS = 4  # maximum rows of x with two accumulators each in registers
 LINE = 64  # bytes of a cache line
-# How far ahead a weight of 16 bits is fetched: its numbers take more instructions, so fewer loads are under way at a
-# time. Of float32 it is slower at any distance (benchmarks/results/2026-11-23-llvm.md).
+# Prefetch distance in bytes of a 16-bit weight: its elements need more instructions, so fewer loads are outstanding.
+# For float32, prefetching is slower at any distance (benchmarks/results/2026-11-23-llvm.md).
 AHEAD = 16 * LINE
-# With vectors of a line's size a single row of x is slower at any distance, and more rows of x are faster at this one.
+# If vectors have the size of a cache line, prefetching is slower for one row of x, and this distance is faster for
+# more.
 AHEAD_OF_ROWS = 8 * LINE
 
-Read = Callable[[Value, Value], list[Value]]  # (place, channel) -> the numbers of a block, in vectors
+Read = Callable[[Value, Value], list[Value]]  # (address, channel) -> the elements of a block, as vectors
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """How numbers of the weight and of x are read and multiplied, `size` channels at a time, in `vectors` sums."""
+    """How `size` channels of the weight and of x are loaded and multiplied, into `vectors` accumulators."""
 
     size: int
     vectors: int
@@ -41,9 +42,9 @@ class _Block:
 
 
 def linear_rows(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots: x, its stride; weight, its stride; bias; out, which is dense; N; K. All strides count elements.
+    """Slots: x, its stride; weight, its stride; bias; out, dense; N; K. All strides count elements.
 
-    `together` rows of the weight share the numbers of x that are in registers.
+    `together` rows of the weight share the elements of x in registers.
     """
     b = e.b
     x, bias, out = (e.slot(at, POINTER) for at in (0, 4, 5))
@@ -88,7 +89,7 @@ def _block_of(e: Emitter, settings: Mapping[str, Any]) -> _Block:
 
 
 class _Product:
-    """Of all rows of x with rows of the weight."""
+    """Products of all rows of x with rows of the weight."""
 
     def __init__(
         self, e: Emitter, settings: Mapping[str, Any], block: _Block, x: tuple[Value, str, Value], channels: Value
@@ -104,7 +105,7 @@ class _Product:
             self.ahead = AHEAD if size_of(self.dtype) == 2 else 0
 
     def sums(self, first: Value, count: int) -> Mapping[tuple[int, int], Value]:
-        """Of `count` rows of the weight, by (row of x, row of the weight)."""
+        """The products with `count` rows of the weight, by (row of x, row of the weight)."""
         e, b, block, lanes = self.e, self.b, self.block, self.e.machine.lanes
         weights = [e.at(self.weight, self.dtype, b.mul(b.add(first, I64(n)), self.stride)) for n in range(count)]
         places = [(row, n) for row in range(self.rows) for n in range(count)]
@@ -149,7 +150,7 @@ class _Product:
         self, places: list[tuple[int, int]], cells: Mapping[tuple[int, int], list[Cell]],
         rest: Mapping[tuple[int, int], Cell],
     ) -> Mapping[tuple[int, int], Value]:  # fmt: skip
-        """Sums over lanes, of four at a time."""
+        """Sums over lanes, four vectors at a time."""
         e, b = self.e, self.b
         vectors: list[Value] = []
         for at in places:
@@ -171,7 +172,7 @@ class _Product:
 def as_float32(
     e: Emitter, dtype: str, x: Value, stride: Value, rows: int, channels: Value, memory: Value, paired: Value
 ) -> tuple[Value, Value]:
-    """Rows of x as float32, and their stride: those of 16 bits are copied to `memory`, `paired` channels in pairs."""
+    """Rows of x as float32, and their stride. 16-bit rows are copied to `memory`, `paired` channels in pairs."""
     if dtype == "float32":
         return x, stride
     b = e.b

@@ -2,9 +2,9 @@
 # pyright: reportMissingTypeStubs=false
 """x · weightᵀ + bias of many rows, tile by tile in registers (Goto and van de Geijn 2008).
 
-A thread has some panels of the weight: as many rows of it as a tile has columns, transposed and in float32, in its
-scratch memory. All rows of x pass over them while they are in the cache. Where the processor multiplies pairs of
-bfloat16, panels have pairs of channels in place of numbers, and x stays as it is.
+Each thread packs panels of the weight in its scratch memory: as many rows as a tile has columns, transposed, in
+float32. All rows of x are multiplied with them while they are in the cache. If the processor has dot products of
+bfloat16 pairs, panels contain pairs of channels, and x is not converted.
 
 M rows of x · N rows of the weight · K channels
 """
@@ -23,17 +23,17 @@ from bringup.compile.llvm.select.sizes import BLOCK_ROWS, TILE_VECTORS, converts
 
 
 def linear_tiles(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots: x, its stride; weight, its stride; bias; out, which is dense; M; N; K; panels of scratch memory.
+    """Slots: x, its stride; weight, its stride; bias; out, dense; M; N; K; panels of scratch memory.
 
-    Scratch memory has a row of a tile, up to BLOCK_ROWS rows of x where these are of 16 bits, and the panels. All
-    strides count elements.
+    Scratch memory has a row of a tile, up to BLOCK_ROWS rows of x if these are converted, and the panels. All strides
+    count elements.
     """
     x, weight, bias, out = (e.slot(at, POINTER) for at in (0, 2, 4, 5))
     x_stride, w_stride, rows, columns, channels, most = (e.slot(at, I64) for at in (1, 3, 6, 7, 8, 9))
     b, last, pairs = e.b, e.b.sub(columns, I64(1)), adds_pairs(e.machine, settings)
 
     def numbers(row: Value, k: Value, lanes: int) -> Value:
-        """Of the weight; of rows past its end those of the last one."""
+        """Elements of the weight; rows past its end repeat the last one."""
         place = e.at(weight, settings["weight"], b.mul(e.least(row, last), w_stride))
         if not pairs:
             return e.load(place, settings["weight"], k, lanes)
@@ -48,9 +48,9 @@ def tiles(
     e: Emitter, settings: Mapping[str, Any], numbers: Callable[[Value, Value, int], Value],
     places: tuple[Value, Value, Value], sizes: tuple[Value, Value, Value, Value, Value],
 ) -> None:  # fmt: skip
-    """`numbers(row, k, lanes)` gives the weight's. Places: x, bias, out; sizes: x's stride, M, N, K, panels.
+    """`numbers(row, k, lanes)` loads elements of the weight. Places: x, bias, out; sizes: stride of x, M, N, K, panels.
 
-    Where pairs are multiplied, it gives bits of pair k and on, and with no lanes those of a last channel and 0.
+    For products of pairs, it returns the bits of `lanes` pairs from pair k; if `lanes` is 0, a last channel and 0.
     """
     b, width = e.b, TILE_VECTORS * e.machine.lanes
     pairs = adds_pairs(e.machine, settings)
@@ -65,7 +65,7 @@ def tiles(
     begin, end = e.share(b.udiv(b.add(columns, I64(width - 1)), I64(width)))
 
     def block(top: Value, bottom: Value, own: Value, stride: Value) -> None:
-        """All columns of the thread for the rows from `top` to `bottom`, which `own` has as float32."""
+        """Computes the thread's columns for rows `top` to `bottom`; `own` is the address of these rows."""
         whole = b.sub(bottom, b.srem(b.sub(bottom, top), I64(tile)))
         with e.loop(begin, end, most) as first:
             last = e.least(b.add(first, most), end)
@@ -130,7 +130,7 @@ def _store(
     e: Emitter, settings: Mapping[str, Any], sums: list[list[Value]], out: Value, bias: Value, row: Value,
     column: Value, columns: Value,
 ) -> None:  # fmt: skip
-    """Writes a tile with its bias; of the last panel only the columns that there are."""
+    """Writes a tile with its bias; in the last panel, only existing columns."""
     b, lanes = e.b, e.machine.lanes
 
     def write(place: Value, at: Value, value: Value, width: int) -> None:
@@ -177,7 +177,7 @@ def _pack(
 
 
 def transposed(e: Emitter, rows: list[Value]) -> list[Value]:
-    """As many vectors as each has lanes, rows and columns exchanged: one bit of both numbers after the other."""
+    """The transpose of a square matrix in vectors, by exchanging one bit of the row and lane numbers at a time."""
     count = len(rows)
     bit = 1
     while bit < count:
@@ -196,7 +196,7 @@ def transposed(e: Emitter, rows: list[Value]) -> list[Value]:
 
 
 def _joined(e: Emitter, numbers: list[Value]) -> Value:
-    """Numbers as the lanes of a vector."""
+    """Elements as the lanes of a vector."""
     found = vector(len(numbers))(ir.Undefined)
     for lane, value in enumerate(numbers):
         found = e.b.insert_element(found, value, I32(lane))

@@ -11,8 +11,8 @@ from typing import Any
 
 from bringup.compile.llvm.ir.emitter import I64, POINTER, Cell, Emitter, Value, vector
 
-ROWS, VECTORS = 4, 2  # whose sums are in registers at a time
-Factor = Callable[[int, Value], Value]  # (row of a tile, channel) -> the number of x
+ROWS, VECTORS = 4, 2  # of a tile, whose accumulators are in registers
+Factor = Callable[[int, Value], Value]  # (row of a tile, channel) -> the element of x
 
 
 def matmul(e: Emitter, settings: Mapping[str, Any]) -> None:

@@ -89,7 +89,7 @@ def softmax(e: Emitter, settings: Mapping[str, Any]) -> None:
 
 
 def _rows(e: Emitter, settings: Mapping[str, Any], row: Callable[[Value, Value, Value], None]) -> None:
-    """Slots: x, [outer count, outer stride, inner count, inner stride] of its rows, out, which is dense, width."""
+    """Slots: x, [outer count, outer stride, inner count, inner stride] of its rows, out, dense, width."""
     b = e.b
     x, out = e.slot(0, POINTER), e.slot(5, POINTER)
     outer, outer_stride, inner, inner_stride, width = (e.slot(at, I64) for at in (1, 2, 3, 4, 6))

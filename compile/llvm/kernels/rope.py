@@ -10,9 +10,9 @@ from bringup.compile.llvm.ir.emitter import I64, POINTER, Emitter, Value
 
 
 def rope(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots: x, its strides of tokens and heads; cos, its stride; sin, its stride; out, which is dense; N, H, K, C.
+    """Slots: x, its strides of tokens and heads; cos, its stride; sin, its stride; out, dense; N, H, K, C.
 
-    Channel i rotates with channel i + C, or, interleaved, 2i with 2i + 1; channels from 2C on are copied.
+    Channel i rotates with channel i + C, or, interleaved, 2i with 2i + 1; channels from 2C are copied.
     """
     b = e.b
     x, cos, sin, out = (e.slot(at, POINTER) for at in (0, 3, 5, 7))

@@ -1,8 +1,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """The experts of each token, from rows of scores [N, E]; see `bringup.graphs.ops.moe_routing`.
 
-The best are selected one after the other, in the order of scores; of equal scores the lower number comes first. NaN is
-never selected; if nothing else is left, the number is 0.
+The best are selected in descending order of scores, and ascending order of numbers if scores are equal. NaN is never
+selected; if nothing else is left, the number is 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _INFINITY = float("inf")
 
 
 class Best:
-    """The numbers below `count` in the order of their scores, which `score` returns."""
+    """The numbers below `count` in the order of their scores, which the function `score` returns."""
 
     def __init__(self, e: Emitter, count: Value, score: Callable[[Value], Value]) -> None:
         self._e, self._count, self._score = e, count, score
@@ -41,7 +41,7 @@ class Best:
 
 
 def top_experts(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots: scores, their stride of rows; what to choose by, its stride; chosen and weights, dense; N; E; count."""
+    """Slots: scores, their stride of rows; scores to select by, their stride; chosen, weights, dense; N; E; count."""
     b = e.b
     scores, by, chosen, weights = (e.slot(at, POINTER) for at in (0, 2, 4, 5))
     stride, by_stride, tokens, experts, count = (e.slot(at, I64) for at in (1, 3, 6, 7, 8))
@@ -59,7 +59,7 @@ def top_experts(e: Emitter, settings: Mapping[str, Any]) -> None:
 
 
 def keep_best_groups(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots: scores, their stride of rows; out, dense; N; E; groups, how many of them stay, and by how many best.
+    """Slots: scores, their stride of rows; out, dense; N; E; groups, groups to keep, experts per group that are scored.
 
     Scratch memory has a float32 for each group.
     """

@@ -25,7 +25,7 @@ def share_of_rows(e: Emitter, rows: Value, parts: Value) -> tuple[Value, Value]:
 
 
 def inverse(e: Emitter, total: Value) -> Value:
-    """1 / total; 0 for 0 (no key is attended to), NaN for NaN."""
+    """1 / total; 0 for 0 (the query attends to no key), NaN for NaN."""
     b = e.b
     return b.select(b.fcmp_unordered("ueq", total, real(0.0)), total, b.fdiv(real(1.0), total))
 

@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Rows of tokens [N, G, K] into their slots of a cache; see `bringup.graphs.ops.kv_cache`."""
+"""Writes rows of tokens [N, G, K] to their slots of a cache; see `bringup.graphs.ops.kv_cache`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from bringup.compile.llvm.ir.emitter import I64, POINTER, Emitter, Value, real
 from bringup.compile.llvm.ir.functions import least, most
 
-LARGEST = {"float32": 3.4028234663852886e38, "bfloat16": 3.3895313892515355e38, "float16": 65504.0}  # numbers
+LARGEST = {"float32": 3.4028234663852886e38, "bfloat16": 3.3895313892515355e38, "float16": 65504.0}  # finite
 
 
 def write_cache(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots: cache, which is dense; slots; rows, their strides of tokens and heads; N, G, K."""
+    """Slots: cache, dense; slots; rows, their strides of tokens and heads; N, G, K."""
     b = e.b
     cache, slots, rows = (e.slot(at, POINTER) for at in (0, 1, 2))
     token_stride, head_stride, tokens, heads, channels = (e.slot(at, I64) for at in (3, 4, 5, 6, 7))

@@ -1,1 +1,1 @@
-"""Which kernels a launch of a schedule becomes on the CPU. Nothing here imports llvmlite."""
+"""Selects the CPU kernels of each launch of a schedule. Nothing here imports llvmlite."""

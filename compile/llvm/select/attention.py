@@ -1,4 +1,4 @@
-"""Groups of a single `attention`: of one query a sequence, or of packed prompts."""
+"""Groups of a single `attention`: one query per sequence (decode), or packed prompts (prefill)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_WINDOW = 1 << 40
 
 
 def attention(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...] | None:
-    """One call; two where a sequence's keys may be several spans."""
+    """One call, or two if a sequence's keys may be divided into spans. None if the operation is not supported."""
     if len(group.nodes) != 1 or group.nodes[0].short != "attention":
         return None
     node = group.nodes[0]
@@ -75,13 +75,13 @@ def attention(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...
             call("attention_merge", merge, [*merged, size, spans], 4 * spans, nbytes),
         )
     width = QUERY_VECTORS * machine.lanes
-    keys = min(step.length, keys + width)  # that some queries see together
+    keys = min(step.length, keys + width)  # that one block of queries attends to, at most
     scratch = 4 * width * (q.shape[2] + v.shape[2] + 1 + KEYS) + 8 * (width + keys)
     return (call("attention_prefill", settings, [*arguments, tokens, keys], scratch),)
 
 
 def _spans(keys: int, sequences: int, heads: int, values: int) -> tuple[int, int, int]:
-    """Keys of a span; spans that a sequence of so many keys may have; bytes of all of them."""
+    """(keys of a span, spans of a sequence of `keys` keys, bytes of the results of all spans)."""
     size = SPAN_KEYS
     while True:
         spans = -(-keys // size)
@@ -96,7 +96,7 @@ def _place(tensor: Tensor | None) -> Operand:
 
 
 def _rows(step: Step, ring: int | None) -> str:
-    """How the row of a key follows from its position; see `kernels.keys`."""
+    """How a key's row in the cache is computed from its position; see `kernels.keys`."""
     if ring is not None:
         return "first ring" if step.contiguous else "ring"
     return "in order" if step.contiguous else "table"

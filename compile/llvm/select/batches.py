@@ -1,4 +1,4 @@
-"""Groups of a single product of batches: `bmm`, and `expert_linear`, where a batch is a block of rows of one expert."""
+"""Groups of a single batched product: `bmm`, and `expert_linear`, in which a batch is a block of rows of one expert."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from bringup.compile.llvm.select.sizes import FLOATS
 from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, whole
 
 SLOTS = {"x": 0, "weight": 2, "bias": 4, "out": 5}  # of a product's call: x and weight may be one tensor
-ALIGNMENT = 64  # bytes: where memory of a call of its own begins, after that of the kernel which it runs
+ALIGNMENT = 64  # bytes: alignment of a call's own scratch memory, which follows that of the kernel that it calls
 
 
 def batches(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...] | None:
-    """One call."""
+    """One call; None if the operation is not supported."""
     if len(group.nodes) != 1:
         return None
     node = group.nodes[0]
@@ -76,7 +76,7 @@ def _experts(graph: OpGraph, group: Group, node: Node, machine: Machine) -> tupl
 
 
 def _row_of_choices(graph: OpGraph, group: Group, node: Node) -> Tensor | None:
-    """In which row each choice is, where that is known: as the blocks were made here, and a later group reads it."""
+    """The row of each choice, if this function assigns the blocks and a later group reads the rows; else None."""
     expert = argument_of(graph, node, "expert_B")
     assert expert is not None
     for each in graph.nodes():
@@ -91,7 +91,7 @@ Moved = tuple[tuple[tuple[str, int], ...], list[Operand]]
 
 
 def _moved(inner: Call, places: dict[str, tuple[Tensor, int]]) -> Moved:
-    """Which slots of a call move from batch to batch, and by how many bytes."""
+    """The slots of a call whose addresses advance with the batch, and by how many bytes per batch."""
     slots = [(name, SLOTS[name]) for name in places]
     return tuple(slots), [stride * size_of(tensor.dtype) for tensor, stride in places.values()]
 

@@ -1,4 +1,4 @@
-"""Kernel and Call: what a launch of a schedule becomes on the CPU, as plain data."""
+"""Kernel and Call: the kernels that a launch runs on the CPU, as plain data."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from bringup.compile.kernels.call import Operand
 
-# The buffer of a `Pointer` to memory that the calls of a group, and all their threads, have. No parameter has a colon.
+# The buffer of a `Pointer` to memory that all calls of a group, and all threads, share. No parameter has a colon.
 SHARED = "scratch:shared"
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel with all that its code depends on. Equal kernels are compiled once.
+    """A kernel, with all settings that its code depends on. Equal kernels are compiled once.
 
     `stem` names a file of bringup/compile/llvm/kernels and the function in it that emits the code.
     """
@@ -25,24 +25,25 @@ class Kernel:
 
     @property
     def name(self) -> str:
-        """The function's name in compiled code."""
+        """The name of the function in the object file."""
         return f"{self.stem}_{sha256(repr(self.settings).encode()).hexdigest()[:24]}"
 
     @property
     def inner(self) -> tuple[Kernel, ...]:
-        """The kernels that it runs itself: those among its settings."""
+        """The kernels that it calls: those among its settings."""
         return tuple(value for _, value in self.settings if isinstance(value, Kernel))
 
     @property
     def values(self) -> Mapping[str, Any]:
+        """The settings, by name."""
         return dict(self.settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One run of a kernel by all threads. `arguments` fill its slots; `scratch` is in bytes, of each thread.
+    """One run of a kernel by all threads. `arguments` fill its slots; `scratch` is in bytes per thread.
 
-    `shared` is in bytes too: what the buffer SHARED has, where that is among the arguments.
+    `shared` is the size in bytes of the buffer SHARED, if an argument points to it.
     """
 
     kernel: Kernel

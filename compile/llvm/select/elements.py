@@ -1,4 +1,4 @@
-"""Groups of element-wise operations, copies and look-ups: one kernel writes all that a group leaves in memory."""
+"""Groups of element-wise operations, copies and gathers: one kernel writes all results that later groups read."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bringup.compile.llvm.select.sizes import FLOATS
 from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View
 
 DTYPES = (*FLOATS, "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
-# Of whole numbers there are none of these: torch gives floats, whose dtype it says.
+# Not supported on integers: torch converts these to a float dtype, which the node states.
 OF_FLOATS = frozenset(ONE) - WHOLE - {"sign", "abs"} | {"gelu", "atan2"}
 WHOLE_NUMBERS = ("int64", "int32")
-OF_BITS = (("float32", "int32"), ("float64", "int64"))  # what the bits of a number can be read as
-SHORT = 64  # numbers of an axis, at most, whose sum is written out
+OF_BITS = (("float32", "int32"), ("float64", "int64"))  # dtypes between which bits are reinterpreted
+SHORT = 64  # the longest axis whose sum is unrolled
 
 
 def elements(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...] | None:
-    """One call."""
+    """One call; None if an operation or a dtype is not supported."""
     names = sorted(name for node in group.nodes for name in (*node.reads, *node.outputs))
     buffers = tuple(graph.buffers[name] for name in dict.fromkeys(names))
     if any(buffer.dtype not in DTYPES for buffer in buffers) or not all(_is_taken(graph, n) for n in group.nodes):
@@ -33,7 +33,7 @@ def elements(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...]
 
 
 def _is_taken(graph: OpGraph, node: Node) -> bool:
-    """Whether there is a formula for it; see `ir.formulas`."""
+    """Whether `ir.formulas` has a formula for the node."""
     if node.short not in FORMULAS or node.updates or len(node.outputs) != 1:
         return False
     is_float = "float" in graph.buffers[node.outputs[0]].dtype

@@ -1,4 +1,4 @@
-"""Groups of a single operation of a mixture of experts but its products: the choice, and the rows of each expert."""
+"""Groups of a single mixture-of-experts operation other than products: routing, and the rows of each expert."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View, 
 
 
 def experts(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...] | None:
-    """One call."""
+    """One call; None if the operation is not supported."""
     if len(group.nodes) != 1 or group.nodes[0].short not in _SELECTORS:
         return None
     found = _SELECTORS[group.nodes[0].short](graph, group.nodes[0])

@@ -1,4 +1,4 @@
-"""Groups of a single operation that no faster kernel takes: `fold`, `scan`, `sort` and `put` of any shape and dtype."""
+"""Groups of a single operation without a faster kernel: `fold`, `scan`, `sort` and `put`, for any shape and dtype."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from bringup.compile.llvm.select.elements import DTYPES, WHOLE_NUMBERS
 from bringup.compile.schedule.graph.op_graph import Argument, Group, Node, OpGraph, View, whole
 
 _REDUCED = ("sum", "mean", "prod", "any", "all", "amax", "amin", "max", "min", "argmax", "argmin", "var", "var_mean")
-_EMPTY = ("sum", "prod", "any", "all", "mean", "var", "var_mean")  # reductions that may have no terms
+_EMPTY = ("sum", "prod", "any", "all", "mean", "var", "var_mean")  # reductions that are defined without terms
 
 
 def general(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...] | None:
-    """One call; of a write into a copy another one before it, which copies."""
+    """One call; two for a write into a copy, of which the first copies. None if the operation is not supported."""
     if len(group.nodes) != 1 or group.nodes[0].short not in _SELECTORS:
         return None
     (node,) = group.nodes
@@ -78,7 +78,7 @@ def _sort(graph: OpGraph, node: Node, names: list[str]) -> tuple[Call, ...] | No
 
 
 def _put(graph: OpGraph, node: Node, names: list[str]) -> tuple[Call, ...] | None:
-    """A copy, then what is written over parts of it; into a state only that."""
+    """A copy, then the writes into it; if the target is a state, only the writes."""
     short = node.short.removesuffix("_")
     listed = node.argument("indices")
     indices = (node.argument("index"), *(listed if isinstance(listed, tuple) else ()))
@@ -104,7 +104,7 @@ def _put(graph: OpGraph, node: Node, names: list[str]) -> tuple[Call, ...] | Non
 
 
 def _part(node: Node, name: str) -> View:
-    """The part of a result that `as_strided_scatter` writes."""
+    """The view of a result that `as_strided_scatter` writes."""
     shape, strides, offset = (node.argument(key) for key in ("size", "stride", "storage_offset"))
     assert isinstance(shape, tuple)
     assert isinstance(strides, tuple)
@@ -113,7 +113,7 @@ def _part(node: Node, name: str) -> View:
 
 
 def _rule(short: str, node: Node) -> str | None:
-    """How what is put joins what is there; None for a rule that there is not."""
+    """How a written element is combined with the stored one; None if the rule is not supported."""
     if short == "scatter_add":
         return "add"
     if short == "index_put":

@@ -1,4 +1,4 @@
-"""Groups of a single `cached_rows`, `index_scores` or `top_keys`: which keys attention sees."""
+"""Groups of a single `cached_rows`, `index_scores` or `top_keys`, which select the keys that attention uses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph
 
 
 def indexer(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...] | None:
-    """One call."""
+    """One call; None if the operation is not supported."""
     if len(group.nodes) != 1 or group.nodes[0].short not in _SELECTORS:
         return None
     found = _SELECTORS[group.nodes[0].short](graph, group.nodes[0])
@@ -22,7 +22,7 @@ def indexer(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...] 
 
 
 def _cached_rows(graph: OpGraph, node: Node) -> Call | None:
-    """Rows of a ring are not taken: no family reads them so."""
+    """Rows of a ring are not supported: no family uses them."""
     cache, step, out = argument_of(graph, node, "cache_SGK"), step_of(graph, node), result_of(graph, node)
     assert cache is not None
     if cache.dtype not in FLOATS or not cache.is_dense or node.argument("ring") is not None:

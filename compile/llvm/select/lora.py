@@ -13,7 +13,7 @@ from bringup.compile.llvm.select.call import Call, call
 from bringup.compile.llvm.select.sizes import FLOATS
 from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View
 
-# The kernel, and the names of what is multiplied and of the factors.
+# operation -> kernel, and the names of the multiplied input and of the factors
 _NAMES = {
     "lora_shrink": ("lora_shrink", "x_Ni", "a_Sri"),
     "lora_expand": ("lora_expand", "h_Nr", "b_Sro"),
@@ -24,7 +24,7 @@ _NAMES = {
 
 
 def lora(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...] | None:
-    """One call."""
+    """One call; None if the operation is not supported."""
     if len(group.nodes) != 1:
         return None
     node = group.nodes[0]
@@ -54,7 +54,7 @@ def _product(graph: OpGraph, node: Node) -> tuple[Call, ...] | None:
 
 
 def _factors(graph: OpGraph, node: Node) -> tuple[str, list[Operand]] | None:
-    """How the factors of a row are found, and the call's slots for that."""
+    """How the kernel finds the factors of a row, and the slots for that."""
     of_rows, expert = argument_of(graph, node, "slot_BR"), argument_of(graph, node, "expert_B")
     if of_rows is not None:
         assert expert is not None

@@ -1,4 +1,4 @@
-"""Groups of a single `linear`: few rows of activations by `linear_rows`, more by `linear_tiles`."""
+"""Groups of a single `linear`: `linear_rows` for few rows of activations, `linear_tiles` for more."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from bringup.compile.llvm.select.call import Call, call
 from bringup.compile.llvm.select.sizes import BLOCK_ROWS, FEW_ROWS, FLOATS, TILE_VECTORS
 from bringup.compile.schedule.graph.op_graph import Group, OpGraph, View
 
-TILE_ROWS = 6  # the slot of `linear_tiles` that says how many rows there are
-# Bytes of rows of x that do not stay in the nearest cache next to the weight: then it is better to read several rows
-# of the weight at a time, which is slower where x does stay there.
+TILE_ROWS = 6  # the slot of `linear_tiles` with the number of rows
+# From this size in bytes, rows of x do not stay in the L1 cache with a row of the weight. Then it is faster to read
+# TOGETHER rows of the weight at a time; below, it is slower.
 LARGE, TOGETHER = 24 << 10, 3
-PANELS = 256 << 10  # bytes of panels that a thread has in its cache at a time
+PANELS = 256 << 10  # bytes of panels that a thread keeps in its cache
 
 
 def products(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...] | None:
-    """One call; none where there are no rows."""
+    """One call, or none if there are no rows. None if the product is not supported."""
     if len(group.nodes) != 1 or group.nodes[0].short != "linear":
         return None
     node = group.nodes[0]
@@ -41,12 +41,12 @@ def products(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...]
 def product_call(
     x: Tensor, count: int, stride: int, weight: Tensor, bias: Tensor | None, out: Tensor, machine: Machine
 ) -> Call:
-    """The call of a product of `count` rows of x, so many elements apart. Channels have a stride of 1."""
+    """The call of a product with `count` rows of x, `stride` elements apart. Channels have a stride of 1."""
     columns, channels = weight.shape
     settings = {"x": x.dtype, "weight": weight.dtype, "bias": bias.dtype if bias else "", "out": out.dtype}
     given: list[Operand] = [x.place, stride, weight.place, weight.strides[0], bias.place if bias else 0, out.place]
     pairs = adds_pairs(machine, settings)
-    wide = 0 if x.dtype == "float32" or pairs else channels  # numbers of a row that is converted
+    wide = 0 if x.dtype == "float32" or pairs else channels  # elements per row that are converted to float32
     if count <= FEW_ROWS:
         is_large = count > 1 and count * channels * (2 if pairs else 4) >= LARGE and machine.registers >= 32
         rows = {"rows": count, "together": TOGETHER if is_large else 1}
@@ -56,10 +56,9 @@ def product_call(
 
 
 def tiles_of(machine: Machine, count: int, channels: int, *, converts: bool) -> tuple[int, int, int]:
-    """Rows of a tile, panels that are packed at a time, and bytes of scratch memory.
+    """(rows of a tile, panels that are packed at a time, bytes of scratch memory) for `count` rows of x.
 
-    Of `count` rows of x and so many channels, or pairs of these; with `converts` rows of x become float32, a block at
-    a time.
+    `channels` counts channels, or pairs of these. `converts`: rows of x are converted to float32, in blocks.
     """
     tile = 8 if machine.registers >= 32 else 4
     panel = TILE_VECTORS * machine.lanes

@@ -1,4 +1,4 @@
-"""Groups of a single operation with a weight in few bits: products, look-ups, and a whole parameter as floats."""
+"""Groups of a single operation with a packed weight: products, embeddings, and dequantisation of a parameter."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COUNTS = ("int64", "int32")
 
 
 def quant(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...] | None:
-    """One call; none where there are no rows."""
+    """One call, or none if there are no rows. None if the operation or the format of the weight is not supported."""
     if len(group.nodes) != 1 or group.nodes[0].short not in _SELECTORS:
         return None
     node = group.nodes[0]
@@ -110,7 +110,7 @@ def _product(
 
 
 def _vectors(stored: Stored, channels: int, machine: Machine) -> int:
-    """How many vectors of a block `quant_row` adds at once; 0 for what it does not take."""
+    """The number of vectors of a block that `quant_row` adds per iteration; 0 if it does not support the weight."""
     block = stored.block[2] or channels
     words = stored.values == 1 or (stored.in_words == 8 and not (stored.signed and stored.bits != 4))
     if stored.indexed >= 0 or not words or channels % block:
@@ -119,7 +119,7 @@ def _vectors(stored: Stored, channels: int, machine: Machine) -> int:
 
 
 def _unit(stored: Stored, channels: int) -> int:
-    """The columns that have one scale of x and of a weight in `quant_bytes`; 0 for what it does not take."""
+    """The columns with one scale of x and one of the weight in `quant_bytes`; 0 if it does not support the weight."""
     block = stored.block[2] or channels
     is_whole = stored.values == 1 and stored.bits == 8 and stored.dtype("codes") in ("int8", "uint8")
     if stored.indexed >= 0 or not is_whole or stored.has("table") or stored.code_dtype not in ("int8", "uint8"):
@@ -130,9 +130,9 @@ def _unit(stored: Stored, channels: int) -> int:
 
 
 def _together(stored: Stored, channels: int, machine: Machine, *, rounded: bool) -> int:
-    """How many vectors of columns have one factor in `quant_digits`; 0 for what it does not take.
+    """The number of 8-column vectors with one factor in `quant_digits`; 0 if it does not support the weight.
 
-    Sums of 16 bits have room for 8 vectors of codes, and for 4 of float4, which are twice its numbers, and 12.
+    16-bit accumulators hold 8 vectors of codes without overflow, or 4 of float4, which become 2 · value + 12.
     """
     is_float4 = stored.code_dtype == "float4_e2m1fn"
     block = stored.block[2] or channels

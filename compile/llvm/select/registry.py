@@ -1,4 +1,4 @@
-"""The selectors in order: the first that takes a group gives its calls."""
+"""The selectors, in order. The calls of a group are those of the first selector that supports it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from bringup.compile.llvm.select.quant import quant
 from bringup.compile.llvm.select.rows import rows
 from bringup.compile.schedule.graph.op_graph import Group, OpGraph
 
-# (function, one of its groups, processor) -> the calls, None where it does not take the group.
+# (function, one of its groups, processor) -> the calls of the group; None if it does not support the group.
 Selector = Callable[[OpGraph, Group, Machine], tuple[Call, ...] | None]
 SELECTORS: tuple[Selector, ...] = (attention, products, quant, batches, experts, indexer, lora, rows, elements, general)
 
 
 def calls_of(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...] | None:
-    """The calls of a group, in order; None where no kernel takes it as it is."""
+    """The calls of a group, in order; None if no kernel supports the group as it is."""
     return next((found for select in SELECTORS if (found := select(graph, group, machine)) is not None), None)

@@ -1,4 +1,4 @@
-"""Groups of a single norm or softmax, of rope, or of the write into a cache."""
+"""Groups of a single norm, softmax, rope, or write into a cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph
 
 
 def rows(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...] | None:
-    """One call."""
+    """One call; None if the operation is not supported."""
     if len(group.nodes) != 1 or group.nodes[0].short not in _SELECTORS:
         return None
     found = _SELECTORS[group.nodes[0].short](graph, group.nodes[0])
@@ -52,7 +52,7 @@ def _softmax(graph: OpGraph, node: Node) -> Call | None:
 
 
 def _two_axes(x: Tensor) -> tuple[int, int, int, int] | None:
-    """(count, stride) of an outer and of an inner axis that all axes but the last are; None where that takes more."""
+    """(count, stride) of an outer and of an inner axis, equivalent to all axes but the last; None if impossible."""
     axes: list[tuple[int, int]] = []
     for size, stride in zip(x.shape[:-1], x.strides[:-1], strict=True):
         if size == 1:

@@ -1,4 +1,4 @@
-"""Stored: how a weight in few bits is read, as a kernel's setting; its arrays are among the kernel's arguments."""
+"""Stored: the format of a packed weight, as a setting of a kernel. Its arrays are arguments of the kernel."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bringup.spec import Shape
 
 PARTS = ("codes", "scales", "zeros", "minimums", "outer_scales", "outer_minimums", "block_of", "table", "scale_table")
 DTYPES = ("float32", "bfloat16", "float16", "int32", "int8", "uint8")
-WHOLE = 0  # of a block: the whole axis, whatever its size
+WHOLE = 0  # block size: the complete axis, whatever its size
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What of `ops.quantised.Quantised` code depends on, for a weight [matrices, rows, columns].
+    """The fields of `ops.quantised.Quantised` that code depends on, for a weight [matrices, rows, columns].
 
-    `arrays` are the dtypes of those that there are, by name. Blocks are (matrices, rows, columns) that have one value.
-    Each array is three slots: its address, and the strides of its matrices and of its rows, 0 where there is one.
+    `arrays` are the (name, dtype) of the arrays present. Blocks are (matrices, rows, columns) with one value. Each
+    array has three slots: its address, and the strides of its matrices and of its rows, which are 0 if there is one.
     """
 
     arrays: tuple[tuple[str, str], ...]
@@ -37,28 +37,31 @@ class Stored:
     scale_dtype: str
 
     def has(self, name: str) -> bool:
+        """Whether the weight has this array."""
         return any(name == each for each, _ in self.arrays)
 
     def dtype(self, name: str) -> str:
+        """The dtype of an array of the weight."""
         return dict(self.arrays)[name]
 
     @property
     def slots(self) -> int:
+        """The number of slots of its arrays."""
         return 3 * len(self.arrays)
 
     @property
     def in_words(self) -> int:
-        """The rows that share a word; 1 where numbers of a row follow each other."""
+        """The number of rows that share a word; 1 if a word has elements of one row."""
         return self.values if self.values > 1 and self.axis == 1 else 1
 
     @property
     def has_terms(self) -> bool:
-        """Whether numbers are more than a product of code and scale."""
+        """Whether elements are code · scale + term, not only code · scale."""
         return bool(self.offset) or self.has("zeros") or self.has("minimums")
 
 
 def stored_of(graph: OpGraph, weight: Packed) -> tuple[Stored, list[Operand]] | None:
-    """How a weight is read, and its slots; None for arrays that kernels have no code for."""
+    """The format of a weight and its slots; None if kernels do not support its arrays."""
     found: list[tuple[str, str]] = []
     slots: list[Operand] = []
     lead = 3 - len(weight.shape)
@@ -89,7 +92,7 @@ def stored_of(graph: OpGraph, weight: Packed) -> tuple[Stored, list[Operand]] | 
 
 
 def _block(weight: Packed, block: Shape, view: View | None, lead: int) -> Shape:
-    """A block that is an axis becomes WHOLE, so that weights of other sizes have the same code."""
+    """Replaces a block size that equals the axis by WHOLE, so that weights of all sizes share the code."""
     assert view is not None
     sizes = [
         WHOLE if count == 1 and axis != weight.indexed else size

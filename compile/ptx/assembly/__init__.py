@@ -1,1 +1,1 @@
-"""PTX text as instructions, basic blocks and a table of what is supported."""
+"""Parses PTX text into instructions and basic blocks, and checks them against the table of supported instructions."""

@@ -1,14 +1,14 @@
-"""What can be wrong with PTX: the text, an instruction that is not supported, an access while it runs."""
+"""The errors of the emulator: malformed text, an unsupported instruction, a fault at run time."""
 
 from __future__ import annotations
 
 
 class PtxError(Exception):
-    """Any of the errors below."""
+    """The base class of the errors below."""
 
 
 class Malformed(PtxError):
-    """Text that is not PTX. `ptx_line` counts from 1."""
+    """Text that is not valid PTX. `ptx_line` counts from 1."""
 
     def __init__(self, message: str, ptx_line: int) -> None:
         super().__init__(f"PTX line {ptx_line}: {message}")
@@ -16,9 +16,9 @@ class Malformed(PtxError):
 
 
 class Unsupported(PtxError):
-    """PTX that the emulator does not run: `instruction` is its text, `line` its line in the PTX, counted from 1.
+    """PTX that the emulator does not support: `instruction` is its text, `line` its line in the PTX, counted from 1.
 
-    `source` is the line of the kernel's source that it was compiled from (`file.py:12`), if the PTX has it.
+    `source` is the line of the kernel's source that it was compiled from (`file.py:12`), if the PTX states it.
     """
 
     def __init__(self, instruction: str, line: int, *, source: str = "", reason: str = "") -> None:
@@ -28,4 +28,4 @@ class Unsupported(PtxError):
 
 
 class Fault(PtxError):
-    """An access or a synchronisation that is wrong on hardware too: the message has the place and the lanes."""
+    """An access or a synchronisation that is an error on hardware too. The message states location and lanes."""

@@ -1,4 +1,4 @@
-"""Basic blocks of a kernel, which registers live across them, and which of them wait for others."""
+"""Basic blocks of a kernel, the registers that are live between them, and which blocks wait for other threads."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from bringup.compile.ptx.assembly.operands import Target
 
 @dataclass(slots=True)
 class BasicBlock:
-    """Instructions `start` to `end`, which run one after the other. `following` are the blocks that may be next.
+    """Instructions `start` to `end`, which run one after the other. `following` are the successors.
 
-    `spins`: a loop of one block that waits for another thread, so that others must get their turn.
+    `spins`: a loop of one block that waits for another thread, so that other threads must run.
     """
 
     start: int
@@ -32,7 +32,7 @@ def writes(instruction: Instruction) -> set[int]:
 def reads(instruction: Instruction) -> set[int]:
     """The registers that an instruction reads.
 
-    A predicated one also reads what it writes: other lanes have the old value.
+    A predicated instruction also reads what it writes, because inactive lanes keep the old value.
     """
     found = set(read(instruction.slots, instruction.operands))
     if instruction.predicate is not None:
@@ -41,27 +41,27 @@ def reads(instruction: Instruction) -> set[int]:
 
 
 def ends_block(instruction: Instruction) -> bool:
-    """Whether other lanes may run between an instruction and the next: branches, returns and barriers."""
+    """Whether other lanes may run between an instruction and the next: at branches, returns and barriers."""
     return instruction.base in ("bra", "ret", "exit") or waits_at_barrier(instruction)
 
 
 def waits_at_barrier(instruction: Instruction) -> bool:
     """Whether it waits for other warps of the block.
 
-    Lanes of a warp run in step, so `bar.warp.sync` waits for nobody.
+    The lanes of a warp run in lockstep, so `bar.warp.sync` does not wait.
     """
     return instruction.base in ("bar", "barrier") and not instruction.has("warp")
 
 
 def target_of(instruction: Instruction) -> int:
-    """The instruction that a branch goes to."""
+    """The index of the instruction that a branch jumps to."""
     target = instruction.operands[-1]
     assert isinstance(target, Target)
     return target.index
 
 
 def basic_blocks(kernel: Kernel) -> list[BasicBlock]:
-    """The blocks in the order of the text, with successors, liveness and spinning set."""
+    """The basic blocks in text order, with successors, live registers and `spins`."""
     instructions = kernel.instructions
     starts = {0}
     for position, instruction in enumerate(instructions):
@@ -91,7 +91,7 @@ def _following(last: Instruction, number: int, numbers: dict[int, int], count: i
 
 
 def _polls(instruction: Instruction) -> bool:
-    """Whether an instruction reads what another thread may change."""
+    """Whether an instruction reads memory that another thread may change."""
     if instruction.base == "mbarrier":
         return instruction.has("try_wait") or instruction.has("test_wait")
     ordered = any(instruction.has(order) for order in ("acquire", "relaxed", "volatile"))
@@ -99,7 +99,7 @@ def _polls(instruction: Instruction) -> bool:
 
 
 def _liveness(blocks: list[BasicBlock], instructions: list[Instruction]) -> None:
-    """Backward data flow until nothing changes."""
+    """Computes live registers by backward data flow, up to the fixed point."""
     used: list[set[int]] = []
     defined: list[set[int]] = []
     for block in blocks:

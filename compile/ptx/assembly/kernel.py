@@ -13,16 +13,15 @@ BITS = {
     **dict.fromkeys(("b64", "u64", "s64", "f64"), 64),
     "b128": 128,
 }
-"""The width of each fundamental and packed type (PTX ISA, "Fundamental Types")."""
+"""Bytes of each fundamental and packed type (PTX ISA, "Fundamental Types")."""
 
 
 @dataclass(slots=True)
 class Instruction:
     """One instruction. `opcode` is split at its dots; `index` is its position in the kernel.
 
-    `slots` has the role of each operand and is filled in from the table of opcodes (`assembly/opcodes.py`). `line`
-    is the
-    line of the kernel's source, of the file with number `file`; `ptx_line` is the line in the PTX. Both count from 1.
+    `slots` has the role of each operand, from the table of opcodes (`assembly/opcodes.py`). `line` is the line of the
+    kernel's source, of the file with number `file`; `ptx_line` is the line in the PTX. Both count from 1.
     """
 
     opcode: tuple[str, ...]
@@ -56,7 +55,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of the kernel at `offset` of the parameter block, `size` bytes long."""
+    """A parameter of the kernel: `size` bytes at `offset` of the parameter block."""
 
     name: str
     type: str
@@ -78,7 +77,7 @@ class Variable:
 class Kernel:
     """A kernel entry.
 
-    `registers` have a kind each: `pred`, `16`, `32`, `64`. `threads` is the number of threads of a block (`.reqntid`).
+    `registers` have a kind each: `pred`, `16`, `32`, `64`. `threads` is the number of threads per block (`.reqntid`).
     `dynamic_offset` is where dynamic shared memory starts, after the static variables.
     """
 
@@ -97,6 +96,7 @@ class Kernel:
 
     @property
     def parameter_bytes(self) -> int:
+        """The size of the parameter block in bytes."""
         return max((each.offset + each.size for each in self.parameters.values()), default=0)
 
     def where_is(self, file: int, line: int) -> str:

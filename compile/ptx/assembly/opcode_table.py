@@ -1,16 +1,14 @@
-"""Every supported instruction: opcode, modifiers, operands (PTX ISA 8.8, "Instruction Set"). Whatever is not here is
-refused.
+"""Every supported instruction: opcode, modifiers, operands (PTX ISA 8.8, "Instruction Set"). Any other is rejected.
 
-A line is `opcode groups : operands`. Each modifier of an instruction must be in a group of its own; `(a b)` is a
-group of
-which one must be there, `[a b]` one that may be left out. A word in capitals is a list below. An operand is one of
+A line is `opcode groups : operands`. Each modifier of an instruction must be in a different group: `(a b)` is a group
+of which one is required, `[a b]` one that is optional. A word in capitals is a list below. An operand is one of
 
     d  register that is written, or `_`        D  the same, or a vector of them      e  pair `d|p`     E  pair or `d`
     r  vector that is read and written         _  `_`                                m  address        b  label
     s  register, constant, special register, variable              S  the same, or a vector of them
     c  predicate, which may be negated, or a constant              i  integer constant
 
-and may be followed by `?`, if it may be left out.
+and may be followed by `?`, if it is optional.
 """
 
 from __future__ import annotations

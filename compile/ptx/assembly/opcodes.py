@@ -1,6 +1,6 @@
 """Which instructions are supported.
 
-An instruction is taken only if all of its modifiers and operands are in the table.
+An instruction is supported only if all of its modifiers and operands are in the table.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bringup.compile.ptx.assembly.operands import (
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Modifiers of which an instruction has one, or none unless `required`."""
+    """Modifiers of which an instruction has exactly one (`required`), or at most one."""
 
     choices: frozenset[str]
     required: bool
@@ -66,7 +66,7 @@ def forms() -> dict[str, tuple[Form, ...]]:
 
 
 def _accepts(form: Form, modifiers: tuple[str, ...]) -> bool:
-    """Whether each modifier can be in a group of its own, and no required group is empty."""
+    """Whether each modifier belongs to a different group, and every required group has one."""
     free = list(form.groups)
     for modifier in modifiers:
         group = next((each for each in free if modifier in each.choices), None)
@@ -85,7 +85,7 @@ _SOURCES = (Immediate, Special, Symbol)
 
 
 def _fits(slot: str, operand: Operand) -> bool:
-    """Whether an operand has the form that a slot asks for."""
+    """Whether an operand has the form that a slot requires."""
     match slot[0]:
         case "d":
             return isinstance(operand, Blank) or (isinstance(operand, Register) and not operand.negated)
@@ -119,13 +119,13 @@ def _takes(form: Form, operands: tuple[Operand, ...]) -> bool:
 
 
 def slots_of(opcode: tuple[str, ...], operands: tuple[Operand, ...]) -> tuple[str, ...] | None:
-    """The role of each operand by the first line of the table that takes the instruction. None: unsupported."""
+    """The role of each operand, from the first line of the table that matches the instruction. None: unsupported."""
     form = next((each for each in _candidates(opcode) if _takes(each, operands)), None)
     return None if form is None else tuple(slot[0] for slot in form.slots[: len(operands)])
 
 
 def reason(opcode: tuple[str, ...]) -> str:
-    """Why an instruction that has no slots is unsupported."""
+    """Why an instruction without slots is unsupported."""
     base, *modifiers = opcode
     if base not in forms():
         return f"unknown opcode {base}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A register by its number in the kernel. `negated` is `!p` of a predicate."""
+    """A register, by its number in the kernel. `negated` is `!p` of a predicate."""
 
     number: int
     negated: bool = False
@@ -44,14 +44,14 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The instruction that a branch goes to."""
+    """The index of the instruction that a branch jumps to."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Blank:
-    """`_`: a result that nobody reads."""
+    """`_`: a result that is discarded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """`[base+offset]`; `rest` are the further parts of `[tensor, {x, y}]`."""
+    """`[base+offset]`; `rest` are the other parts of `[tensor, {x, y}]`."""
 
     base: Operand
     offset: int = 0

@@ -1,4 +1,4 @@
-"""PTX text to a kernel: directives of the module, then the body. One kernel a module, as Triton writes it."""
+"""Parses PTX text: the directives of the module, then the body. A module has one kernel, as Triton emits it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LIMIT = re.compile(r"\.(?P<name>reqntid|maxnreg|minnctapersm|maxntid|noreturn)\
 
 
 def parse(text: str) -> Kernel:
-    """The kernel of a module. Raises Malformed for text that is not PTX and Unsupported for PTX that is not run."""
+    """The kernel of a module. Raises Malformed if the text is not PTX, Unsupported if its PTX is not supported."""
     source = _COMMENT.sub(lambda found: "\n" * found[0].count("\n") or " ", text)
     files = {int(found[1]): found[2].rsplit("/", 1)[-1] for found in _FILE.finditer(source)}
     target = _TARGET.search(source)
@@ -112,7 +112,7 @@ def _parameters(text: str, line: int) -> dict[str, Parameter]:
 
 
 def _threads(text: str, line: int) -> int:
-    """The number of threads of a block. Directives that limit registers or blocks have no effect here."""
+    """The number of threads per block. Directives that limit registers or blocks have no effect here."""
     limits = {found["name"]: found["values"] for found in _LIMIT.finditer(text)}
     rest = _LIMIT.sub(" ", text).strip()
     if rest:

@@ -1,7 +1,7 @@
-"""Registers of wgmma that are read before the product was waited for (PTX ISA, "wgmma.wait_group").
+"""Finds reads of a wgmma's registers before it was waited for (PTX ISA, `wgmma.wait_group`).
 
-The emulator computes a product when it is issued, so no run shows this. It is found by data flow: over every path, the
-registers that a product of some group still writes, and how many groups were committed after that one.
+The emulator computes a product when it is issued, so running a kernel does not show this error. It is found by data
+flow: for each path, the registers that a pending product writes, and how many groups were committed after that product.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from bringup.compile.ptx.assembly.flow import BasicBlock, reads, writes
 from bringup.compile.ptx.assembly.kernel import Instruction, Kernel
 from bringup.compile.ptx.assembly.operands import Immediate
 
-_OPEN = -1  # issued, in no group yet
-_OLDEST = 8  # more than any wait leaves
-State = dict[int, int]  # by register: groups committed after the one of its product
+_OPEN = -1  # issued, not committed yet
+_OLDEST = 8  # more than a wait leaves pending
+State = dict[int, int]  # register -> groups committed after the group of its product
 
 
 def early_reads(kernel: Kernel, blocks: list[BasicBlock]) -> tuple[str, ...]:
@@ -32,7 +32,7 @@ def early_reads(kernel: Kernel, blocks: list[BasicBlock]) -> tuple[str, ...]:
 
 
 def _entering(kernel: Kernel, blocks: list[BasicBlock]) -> list[State]:
-    """What is under way at the begin of each block: of several paths the youngest group counts."""
+    """The pending products at the start of each block. If paths differ, the youngest group counts."""
     states: list[State] = [{} for _ in blocks]
     work = list(range(len(blocks)))
     while work:
@@ -51,7 +51,7 @@ def _entering(kernel: Kernel, blocks: list[BasicBlock]) -> list[State]:
 
 
 def _through(kernel: Kernel, block: BasicBlock, state: State) -> Iterator[tuple[Instruction, set[int]]]:
-    """Changes a state as a block does; each instruction with the registers that it reads too early."""
+    """Updates `state` in place for a block. Yields each instruction with the registers that it reads too early."""
     for instruction in kernel.instructions[block.start : block.end]:
         given = writes(instruction)
         if instruction.base != "wgmma":

@@ -37,7 +37,7 @@ def _up(offset: int, align: int) -> int:
 
 @dataclass(slots=True)
 class Variables:
-    """The variables of a module and of a kernel's body. Dynamic shared memory comes after all static variables."""
+    """The variables of a module and of a kernel's body. Dynamic shared memory follows all static variables."""
 
     shared: dict[str, Variable] = field(default_factory=dict[str, Variable])
     tables: dict[str, Variable] = field(default_factory=dict[str, Variable])
@@ -48,10 +48,11 @@ class Variables:
 
     @property
     def dynamic_offset(self) -> int:
+        """The offset of dynamic shared memory, in bytes."""
         return _up(self.shared_bytes, _DYNAMIC_ALIGN) if self.dynamic else self.shared_bytes
 
     def add(self, statement: str) -> bool:
-        """Whether a directive declares a variable, which then is one of these."""
+        """Adds the variable that a directive declares. Returns whether it declares one."""
         found = _VARIABLE.fullmatch(statement.strip())
         if found is None or found["type"] not in BITS:
             return False
@@ -79,7 +80,7 @@ class Variables:
 
 
 def _bytes(values: str | None, element: int) -> bytes:
-    """The initial bytes of a table, `{1, 2}` or one number."""
+    """The initial bytes of a table: `{1, 2}` or one constant."""
     if values is None:
         return b""
     limit = 1 << 8 * element

@@ -1,1 +1,1 @@
-"""The state and the operations that translated PTX works on: values of lanes, memories, warps, matrices, copies."""
+"""The state and the operations of translated PTX: values of lanes, memories, warps, matrix products, copies."""

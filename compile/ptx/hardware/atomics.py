@@ -1,6 +1,7 @@
 """Atomic operations on global and shared memory (PTX ISA, "Parallel Synchronization": atom, red).
 
-Lanes are served in the order of their threads, or in the launch's random order; lanes with one address in rounds.
+Lanes are processed in the order of their threads, or in the random order of the launch. Lanes with the same address are
+processed in separate rounds.
 """
 
 from __future__ import annotations
@@ -70,7 +71,10 @@ def atomic_global(
     instruction: Instruction,
     order: str,
 ) -> Array:
-    """The old value of each lane's word; `compare` is set for cas. bf16 and f16 are bit patterns."""
+    """The previous value of each lane's word. `compare` is required for cas. bf16 and f16 are bit patterns.
+
+    Raises `Fault` for an access that is out of bounds or misaligned, and for an operation that PTX does not define.
+    """
     dtype = DTYPES[kind]
     index = context.full(np.asarray(address).astype(np.int64) + np.int64(offset - GLOBAL_BASE))
     active = context.full(np.True_ if mask is None else mask)
@@ -97,7 +101,7 @@ def atomic_shared(
     instruction: Instruction,
     order: str,
 ) -> Array:
-    """As `atomic_global`, on the block's shared memory."""
+    """Like `atomic_global`, on the shared memory of the block."""
     dtype = DTYPES[kind]
     relative = context.full(np.asarray(address).astype(np.int64) + np.int64(offset - SHARED_BASE))
     active = context.full(np.True_ if mask is None else mask)
@@ -112,7 +116,7 @@ def atomic_shared(
 
 
 def _serving_order(context: Context, count: int) -> Array:
-    """The active lanes in the order in which they are served."""
+    """The active lanes in the order in which they are processed."""
     random = context.launch.random
     return np.arange(count) if random is None else random.permutation(count)
 
@@ -147,13 +151,13 @@ def _apply(
 
 
 def _bits(value: Array, dtype: np.dtype[Any]) -> Array:
-    """The value with the type of the words: numbers of one width are reinterpreted, never converted."""
+    """The value with the dtype of the words: values of the same width are reinterpreted, never converted."""
     array = np.asarray(value)
     return array.view(dtype) if array.dtype.itemsize == dtype.itemsize else array.astype(dtype)
 
 
 def _rounds(index: Array, order: Array) -> list[Array]:
-    """Lanes in `order`, split so that no round has an address twice and earlier lanes come first."""
+    """Lanes in `order`, split into rounds so that no address occurs twice in a round, and earlier lanes come first."""
     by_address = order[np.argsort(index[order], kind="stable")]
     ordered = index[by_address]
     begins = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
@@ -175,7 +179,7 @@ def _combination(operation: str, kind: str) -> Combine:
 
 
 def _halves(bitwise: Combine, add: Combine | None, kind: str) -> Combine:
-    """The combination of each 16-bit half. Only `add` interprets halves as numbers; exch takes the bits."""
+    """The operation on each 16-bit half. Only `add` interprets halves as floats; exch exchanges the bits."""
     if add is None:
         if bitwise is not _exchange:
             raise Fault(f"an atomic operation on {kind} that PTX does not have")

@@ -1,7 +1,7 @@
-"""Context: the state of thread blocks that run in step.
+"""Context: the state of thread blocks that run in lockstep.
 
-A register has one value for all lanes: an array whose shape broadcasts to (B, T), B blocks with T threads each. So a
-value that is the same everywhere is `()`, one for each block (B, 1), one for each thread (1, T).
+A register has one value for all lanes: an array whose shape broadcasts to (B, T), for B blocks of T threads. So a value
+that all lanes share has shape (), one per block (B, 1), and one per thread (1, T).
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ if TYPE_CHECKING:
     from bringup.compile.ptx.hardware.observe import Observer
 
 Lanes = NDArray[Any]
-"""Values of lanes, or a numpy scalar."""
+"""Values of lanes: an array, or a numpy scalar."""
 
 Mask = NDArray[np.bool_] | None
-"""The lanes that take part. None: all."""
+"""The active lanes. None: all."""
 
 
 @dataclass(slots=True, eq=False)
 class Launch:
     """What all blocks of a launch share.
 
-    `shared_bytes` is static and dynamic shared memory. `copies`: whether an asynchronous copy happens at the
-    "earliest" or the "latest" moment that the hardware may choose. `random` permutes blocks, atomics and turns.
-    `exact`: fused multiply-adds and sums of matrix products are rounded once. `steps` counts the basic blocks that ran.
-    With `in_turns`, `turn` has each thread's place in the order in which the warps of a block run, (1, T); else None.
+    `shared_bytes` is static and dynamic shared memory. `copies`: whether asynchronous copies complete at the "earliest"
+    or the "latest" moment that hardware may choose. `random` permutes blocks, atomics and turns. `exact`: fused
+    multiply-adds and sums of matrix products are rounded once. `steps` counts the basic blocks that ran. With
+    `in_turns`, `turn` is the position (1, T) of each thread's warp in the order in which the warps of a block run;
+    otherwise None.
     """
 
     kernel: Kernel
@@ -62,22 +63,22 @@ class Launch:
             self.turn = self._turns()
 
     def _turns(self) -> NDArray[np.int32]:
-        """Four warps that compute a product together have one turn."""
+        """The turn of each thread. The four warps of a warp group, which compute wgmma together, have one turn."""
         together = 4 if any(each.opcode[0] == "wgmma" for each in self.kernel.instructions) else 1
         group = self.warp // np.int32(together)
         order = np.arange(group.max() + 1, dtype=np.int32)
         return order[group] if self.random is None else self.random.permutation(order)[group]
 
     def parameter(self, offset: int, dtype: Any) -> Any:
-        """A scalar of the parameter block."""
+        """A scalar at `offset` of the parameter block."""
         return np.frombuffer(self.parameters, dtype, 1, offset)[0]
 
 
 class Context:
-    """Blocks that run in step, and where their lanes are.
+    """Blocks that run in lockstep, and where their lanes are.
 
-    `work` has the lanes that are at the begin of each basic block (None: all), `waiting` those at a barrier. `alive`
-    are the lanes that have not returned (None: all). `yielded` are the basic blocks that spin and let others go first.
+    `work` has the lanes at the start of each basic block (None: all), `waiting` those at a barrier. `alive` are the
+    lanes that have not returned (None: all). `yielded` are the basic blocks that spin and wait for other contexts.
     """
 
     __slots__ = (
@@ -117,10 +118,7 @@ class Context:
             observer.attach(this)
 
     def rows(self, rows: NDArray[np.int64]) -> Context:
-        """The blocks `rows` of these as a context of their own, with nothing to do yet.
-
-        Nothing may wait at a barrier.
-        """
+        """The blocks with indices `rows` as a new context, without work. No lane may wait at a barrier."""
         part = object.__new__(Context)
         part.launch, part.device, part.thread_count = self.launch, self.device, self.thread_count
         part.blocks, part.block_count = self.blocks[rows], len(rows)
@@ -137,12 +135,12 @@ class Context:
         return part
 
     def _cut(self, value: Any, rows: NDArray[np.int64]) -> Any:
-        """The rows of a value, if it has one for each block."""
+        """The rows of a value, if it has one row per block."""
         per_block = self.block_count > 1 and np.ndim(value) == 2 and len(value) == self.block_count
         return value[rows] if per_block else value
 
     def full(self, value: Any) -> Lanes:
-        """The value at its full shape (B, T): a view."""
+        """A view of the value with its full shape (B, T)."""
         return np.broadcast_to(value, (self.block_count, self.thread_count))
 
     def fault(self, instruction: Instruction, message: str, lanes: Mask = None) -> NoReturn:

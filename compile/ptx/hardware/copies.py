@@ -1,7 +1,7 @@
-"""Asynchronous copies of 4, 8 or 16 bytes a lane from global to shared memory (PTX ISA, "Data Movement": cp.async).
+"""Asynchronous copies of 4, 8 or 16 bytes per lane from global to shared memory (PTX ISA, "Data Movement": cp.async).
 
-A copy is done when its group is waited for, the latest moment that hardware may choose, or at once with
-copies="earliest"; a kernel is right only if both give its result. Groups are counted for each thread.
+A copy is performed when its group is waited for, the latest moment that hardware may choose, or at once with
+copies="earliest". A kernel is correct only if both give the same result. Groups are counted per thread.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ def copy_async(
     mask: Mask,
     instruction: Instruction,
 ) -> None:
-    """cp.async.ca or .cg. Bytes from `source_size` on are set to zero."""
+    """cp.async.ca or .cg. Bytes from `source_size` are set to zero.
+
+    A `source_size` other than 0 and `size` raises `Fault`: the emulator does not support it.
+    """
     known = source_size is None or (np.ndim(source_size) == 0 and int(source_size) == size)
     short = None if known else np.asarray(source_size)
     copy = Copy(np.asarray(destination), np.asarray(source), size, short, mask, instruction)
@@ -59,7 +62,7 @@ def copy_async(
 
 
 def commit_copies(context: Context, mask: Mask, instruction: Instruction) -> None:
-    """cp.async.commit_group: the open copies of the active lanes become a group."""
+    """cp.async.commit_group: the uncommitted copies of the active lanes become a group."""
     for observer in context.launch.observers:
         observer.commit_copies(context, instruction, mask)
     pending = context.pending
@@ -76,7 +79,7 @@ def commit_copies(context: Context, mask: Mask, instruction: Instruction) -> Non
 
 
 def wait_copies(context: Context, pending: int | None, mask: Mask, instruction: Instruction) -> None:
-    """cp.async.wait_group: all groups but the last `pending` are done. None: wait_all, the open copies too."""
+    """cp.async.wait_group: waits for all groups but the last `pending`. None: wait_all, with uncommitted copies."""
     if pending is None:
         commit_copies(context, mask, instruction)
     for observer in context.launch.observers:
@@ -99,9 +102,9 @@ def wait_copies(context: Context, pending: int | None, mask: Mask, instruction: 
 
 
 def copies_arrive(context: Context, address: Array, increment: bool, mask: Mask, instruction: Instruction) -> None:
-    """cp.async.mbarrier.arrive: arrives when all earlier copies of the lane are done, which is now.
+    """cp.async.mbarrier.arrive: arrives when all earlier copies of the lane have completed, which is now.
 
-    Without .noinc (`increment`) the arrival is added to the count of the phase first, so that it changes nothing.
+    Without .noinc (`increment`), the pending count is incremented first, so the arrival does not change it.
     """
     for observer in context.launch.observers:
         observer.commit_copies(context, instruction, mask)
@@ -121,13 +124,13 @@ def copies_arrive(context: Context, address: Array, increment: bool, mask: Mask,
 
 
 def fence(context: Context, mask: Mask, instruction: Instruction) -> None:
-    """fence.* and membar.*: nothing to do, as memory operations are done in order here."""
+    """fence.* and membar.*: no effect, because memory operations are performed in order here."""
     for observer in context.launch.observers:
         observer.fence(context, instruction, mask)
 
 
 def wait_for_launches(context: Context, mask: Mask, instruction: Instruction) -> None:
-    """griddepcontrol.wait: nothing to do, as launches are done in order here."""
+    """griddepcontrol.wait: no effect, because launches run in order here."""
     for observer in context.launch.observers:
         observer.wait_for_launches(context, instruction, mask)
 
@@ -137,7 +140,7 @@ def _restricted(context: Context, copy: Copy, lanes: Array) -> Copy:
 
 
 def _rest(context: Context, copies: list[Copy], lanes: Array) -> list[Copy]:
-    """The copies with the lanes that are not done; those without any are dropped."""
+    """The copies restricted to the other lanes; copies without lanes are removed."""
     others = (replace(copy, mask=~lanes if copy.mask is None else copy.mask & ~lanes) for copy in copies)
     return [copy for copy in others if copy.mask is not None and copy.mask.any()]
 

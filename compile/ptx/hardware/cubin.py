@@ -1,8 +1,8 @@
-"""What a cubin reports of its kernels: parameters, required block size, registers, static shared memory.
+"""Reads the properties of kernels from a cubin: parameters, required block size, registers, static shared memory.
 
 A cubin is a 64-bit ELF file. Its sections `.nv.info.<kernel>` are lists of attributes (format byte, attribute byte,
-16-bit value or length, bytes); their numbers are in the table EIATTR of NVIDIA's cuobjdump and in LLVM's and
-tinygrad's readers: there is no specification.
+16-bit value or length, bytes). There is no specification; the attribute numbers are those in the table EIATTR of
+NVIDIA's cuobjdump, and in the readers of LLVM and tinygrad.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from struct import unpack, unpack_from
 
 _PARAMETER, _BLOCK_SIZE, _PARAMETER_BYTES, _REGISTERS = 0x17, 0x10, 0x19, 0x2F
-_SYMBOLS = 2  # the type of a section with symbols
-_LENGTH_FOLLOWS = 4  # the format of an attribute with bytes after its length
+_SYMBOLS = 2  # type of a symbol table section (SHT_SYMTAB)
+_LENGTH_FOLLOWS = 4  # format of an attribute whose bytes follow its length
 
 
 @dataclass(slots=True)
 class CubinKernel:
     """One kernel of a cubin.
 
-    `parameters`: (offset, size) in bytes of each parameter in order. `block`: the block size the kernel requires,
-    None when it takes any. `registers` a thread, `shared` bytes of static shared memory.
+    `parameters`: (offset, size) in bytes of each parameter, in order. `block`: the block size that the kernel requires;
+    None if it accepts any. `registers` per thread, `shared` in bytes of static shared memory.
     """
 
     name: str
@@ -42,7 +42,7 @@ class _Section:
 
 
 def kernels_of(image: bytes) -> dict[str, CubinKernel]:
-    """The kernels of a cubin by name. Raises ValueError when `image` is no cubin."""
+    """The kernels of a cubin by name. Raises ValueError if `image` is not a cubin."""
     sections = _sections(image)
     found: dict[str, CubinKernel] = {}
     for section in sections:
@@ -80,7 +80,7 @@ def _sections(image: bytes) -> list[_Section]:
 
 
 def _registers(image: bytes, sections: list[_Section]) -> Iterator[tuple[str, int]]:
-    """Symbol and registers a thread, from the attributes of the whole file."""
+    """(symbol, registers per thread), from the attributes of the file."""
     table = next(section for section in sections if section.kind == _SYMBOLS)
     names = next(section for section in sections if section.name == ".strtab")
     whole = next((section for section in sections if section.name == ".nv.info"), None)
@@ -93,7 +93,7 @@ def _registers(image: bytes, sections: list[_Section]) -> Iterator[tuple[str, in
 
 
 def _attributes(content: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Each attribute with its value, or its bytes."""
+    """(attribute, its value or its bytes)."""
     position = 0
     while position + 4 <= len(content):
         form, attribute, value = unpack_from("<BBH", content, position)

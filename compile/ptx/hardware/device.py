@@ -1,4 +1,4 @@
-"""Device memory: named allocations in one address space, with red zones, so that every access is checked exactly."""
+"""Device memory: named allocations in one address space, separated by red zones, so that every access is checked."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from bringup.compile.ptx.assembly.errors import Fault
 from bringup.compile.ptx.hardware.spaces import GLOBAL_BASE
 
 ALIGNMENT = 256  # of cuMemAlloc: CUDA Driver API, "Memory Management"
-RED_ZONE = 256  # bytes between allocations that belong to none
-POISON = 0xFF  # floats of any format are NaN, integers are -1
+RED_ZONE = 256  # unallocated bytes between allocations
+POISON = 0xFF  # initial byte: NaN in every float format, -1 in integers
 UNSIGNED: dict[int, np.dtype[Any]] = {1: np.dtype("u1"), 2: np.dtype("u2"), 4: np.dtype("u4"), 8: np.dtype("u8")}
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A range of device memory: offsets of its first byte and of the byte after its last."""
+    """A range of device memory: the offsets of its first byte and of the byte after its last."""
 
     start: int
     end: int
@@ -29,10 +29,11 @@ class Allocation:
 
 
 class Device:
-    """The memory of one GPU, of `nbytes` bytes. Pages of the host appear when they are touched.
+    """The memory of one GPU, of `nbytes` bytes. Pages of the host are allocated on first use.
 
-    Addresses start at `GLOBAL_BASE`; an offset is an address less that. New memory holds `POISON`, as no value of
-    it may be relied on. A freed range is reused only when no unused memory is left, so that late accesses are found.
+    Addresses start at `GLOBAL_BASE`; an offset is an address minus that. New memory contains `POISON`, because a kernel
+    may not rely on its value. A freed range is reused only if no unused memory is left, so that accesses after free are
+    found.
     """
 
     def __init__(self, nbytes: int = 1 << 30, red_zone: int = RED_ZONE) -> None:
@@ -48,13 +49,13 @@ class Device:
 
     @property
     def allocations(self) -> tuple[Allocation, ...]:
-        """The live allocations by address."""
+        """The live allocations, by address."""
         return tuple(self._live)
 
     def alloc(self, nbytes: int, name: str = "", *, fresh: bool = True) -> int:
-        """The address of `nbytes` new bytes, aligned to `ALIGNMENT`. Raises MemoryError when the device is full.
+        """The address of `nbytes` new bytes, aligned to `ALIGNMENT`. Raises MemoryError if the device is full.
 
-        Without `fresh` they are left as they are: the host's pages of a very large allocation do not appear.
+        With `fresh` false, the bytes are not initialised, so that a very large allocation uses no pages of the host.
         """
         nbytes = max(int(nbytes), 1)
         start = -(-(self._top + self._red_zone) // ALIGNMENT) * ALIGNMENT
@@ -83,7 +84,7 @@ class Device:
         return GLOBAL_BASE + allocation.start
 
     def free(self, address: int) -> None:
-        """Frees the allocation that begins at `address`. Raises Fault for any other address."""
+        """Frees the allocation at `address`. Raises Fault if no allocation begins there."""
         position = bisect_right(self._starts, address - GLOBAL_BASE) - 1
         if position < 0 or self._starts[position] != address - GLOBAL_BASE:
             raise Fault(
@@ -93,26 +94,26 @@ class Device:
         self._freed.append(self._live.pop(position))
 
     def put(self, array: NDArray[Any], name: str = "") -> int:
-        """The address of a new allocation with the bytes of `array`."""
+        """Allocates memory with the bytes of `array`, and returns its address."""
         address = self.alloc(array.nbytes, name)
         self.write(address, array)
         return address
 
     def write(self, address: int, array: NDArray[Any]) -> None:
-        """Copies an array to `address`. Raises Fault when it does not fit into one allocation."""
+        """Copies an array to `address`. Raises Fault if it does not fit in one allocation."""
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         start = self._host_range(address, flat.size, "write")
         self.bytes[start : start + flat.size] = flat
 
     def read(self, address: int, dtype: DTypeLike, shape: Sequence[int]) -> NDArray[Any]:
-        """A copy of the array at `address`. Raises Fault when it is not within one allocation."""
+        """A copy of the array at `address`. Raises Fault if it is not within one allocation."""
         kind: np.dtype[Any] = np.dtype(dtype)
         nbytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
         start = self._host_range(address, nbytes, "read")
         return self.bytes[start : start + nbytes].copy().view(kind).reshape(tuple(shape))
 
     def fill(self, address: int, byte: int, nbytes: int) -> None:
-        """Sets `nbytes` bytes at `address`. Raises Fault when they are not within one allocation."""
+        """Sets `nbytes` bytes at `address`. Raises Fault if they are not within one allocation."""
         start = self._host_range(address, nbytes, "fill")
         self.bytes[start : start + nbytes] = byte
 
@@ -124,7 +125,7 @@ class Device:
         return start
 
     def vectors(self, size: int, width: int) -> NDArray[Any]:
-        """All memory as rows of `size` bytes in elements of `width`; flat where the two are equal."""
+        """A view of the memory: rows of `size` bytes in elements of `width` bytes; flat if the two are equal."""
         view = self._views.get((size, width))
         if view is None:
             flat = self.bytes.view(UNSIGNED[width])
@@ -133,7 +134,7 @@ class Device:
         return view
 
     def accepts(self, offsets: NDArray[np.int64], size: int) -> bool:
-        """Whether all accesses lie in one live allocation and are aligned; fast, may be False for valid accesses."""
+        """Whether all accesses are aligned and in the same live allocation. Fast; may be False for valid accesses."""
         low, high = int(np.minimum.reduce(offsets, axis=None)), int(np.maximum.reduce(offsets, axis=None))
         position = bisect_right(self._starts, low) - 1
         if position < 0 or high + size > self._ends[position]:
@@ -141,7 +142,7 @@ class Device:
         return size == 1 or not np.logical_or.reduce(offsets & np.int64(size - 1), axis=None)
 
     def invalid(self, offsets: NDArray[np.int64], size: int) -> NDArray[np.bool_]:
-        """Which accesses of `size` bytes are not in one live allocation or not aligned to `size`."""
+        """Which accesses of `size` bytes are not within one live allocation, or not aligned to `size`."""
         if not self._live:
             return np.ones(offsets.shape, np.bool_)
         ends = np.asarray(self._ends)
@@ -150,7 +151,7 @@ class Device:
         return outside | (offsets % size != 0)
 
     def describe(self, offset: int) -> str:
-        """The place of an offset in words: the allocation and the byte in it, or the nearest one before."""
+        """A description of an offset: the allocation and the byte in it, or the nearest allocation before it."""
         position = bisect_right(self._starts, offset) - 1
         near = self._live[position] if position >= 0 else None
         freed = next((old for old in reversed(self._freed) if old.start <= offset < old.end), None)
@@ -161,8 +162,10 @@ class Device:
         return f"{near.name} + {offset - near.start} (of {near.end - near.start} bytes)"
 
     def overflowed(self, offset: int) -> str | None:
-        """Where an offset would be, had a sum of 32 bits in it not overflowed, in words; None where it would be in no
-        allocation: one of so many elements, of 1 to 8 bytes, is a multiple of 2^32 bytes short, or beyond."""
+        """A description of the offset without a 32-bit overflow of an element index, for elements of 1 to 8 bytes.
+
+        None if that offset, a multiple of 2^32 elements away, is in no allocation.
+        """
         for bytes_ in (1, 2, 4, 8):
             for turns in (1, -1):
                 other = offset + turns * bytes_ * (1 << 32)

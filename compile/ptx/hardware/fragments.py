@@ -1,4 +1,4 @@
-"""How the elements of matrices are spread over registers and shared memory.
+"""The layout of the elements of matrices in registers and shared memory.
 
 Fragments of mma: PTX ISA, "Matrix Fragments for mma.m16n8k8 ... m16n8k32"; lane l is (g, t) = (l / 4, l % 4).
 Tiles of wgmma: PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout" and "Matrix Descriptor Format".
@@ -17,18 +17,18 @@ from bringup.compile.ptx.hardware.values import E4M3, E5M2
 
 Array = NDArray[Any]
 WIDTHS = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1, "u8": 1, "e4m3": 1, "e5m2": 1}
-_TF32_BITS = np.uint32(0xFFFFE000)  # 10 bits of mantissa; the hardware ignores the 13 below
+_TF32_BITS = np.uint32(0xFFFFE000)  # 10 bits of mantissa; hardware ignores the lower 13
 
 
 def elements(words: Array, kind: str) -> Array:
-    """uint32 words (...) -> float32 elements (..., n), the lowest bits first. int8 is exact in float32 too."""
+    """uint32 words (...) -> float32 elements (..., n), lowest bits first. int8 is exact in float32 too."""
     packed = np.ascontiguousarray(words)[..., None]
     width = WIDTHS[kind]
     return numbers(packed if width == 4 else packed.view(np.uint16 if width == 2 else np.uint8), kind)
 
 
 def numbers(bits: Array, kind: str) -> Array:
-    """Elements as unsigned integers of their width -> float32."""
+    """Bit patterns, as unsigned integers of the element's width -> float32 elements."""
     match kind:
         case "bf16":
             return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
@@ -45,7 +45,7 @@ def numbers(bits: Array, kind: str) -> Array:
 
 
 def left_fragment(registers: Array, kind: str) -> Array:
-    """A: (lanes, n) words of whole warps -> (warps, 16, k). Register r has rows g + 8 (r % 2), half r / 2 of k."""
+    """A: (lanes, n) words of complete warps -> (warps, 16, k). Register r has rows g + 8 (r % 2), half r / 2 of k."""
     values = elements(registers, kind)  # lanes, n, e
     count, per_word = values.shape[-2:]
     parts = values.reshape(-1, 8, 4, count // 2, 2, per_word)  # warp g t half row e
@@ -61,7 +61,7 @@ def right_fragment(registers: Array, kind: str) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """A matrix descriptor of wgmma. Offsets in bytes; `swizzle` 0: none, 1: 128 bytes, 2: 64, 3: 32."""
+    """A matrix descriptor of wgmma. Offsets are in bytes. `swizzle`: 0 none, 1 128 bytes, 2 64 bytes, 3 32 bytes."""
 
     start: int
     leading: int
@@ -77,7 +77,7 @@ class Descriptor:
         return cls(start, leading, stride, bits >> 49 & 7, bits >> 62)
 
     def addresses(self, extent: int, depth: int, width: int, *, transposed: bool) -> NDArray[np.int64]:
-        """Shared addresses (extent, depth) of the elements of a tile: `extent` of M or N, `depth` of K."""
+        """Shared memory addresses (extent, depth) of the elements of a tile: `extent` along M or N, `depth` along K."""
         return swizzled(self.start + _tile(self, extent, depth, width, transposed), self.swizzle)
 
 
@@ -86,7 +86,7 @@ _SWIZZLE_BITS = {1: 7, 2: 3, 3: 1}
 
 
 def swizzled(addresses: NDArray[np.int64], swizzle: int) -> NDArray[np.int64]:
-    """Bits 4-6 of each address xor bits 7-9, as many as the swizzle has. The pattern repeats after 1024 bytes."""
+    """Swizzled addresses: bits 4-6 are xored with bits 7-9, as many as the swizzle has. The period is 1024 bytes."""
     if not swizzle:
         return addresses
     return addresses ^ (((addresses >> 7) & _SWIZZLE_BITS[swizzle]) << 4)
@@ -94,11 +94,11 @@ def swizzled(addresses: NDArray[np.int64], swizzle: int) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=256)
 def _tile(descriptor: Descriptor, extent: int, depth: int, width: int, transposed: bool) -> NDArray[np.int64]:
-    """Offsets from the tile's begin before the swizzle. Core matrices are 8 rows of 16 bytes.
+    """Offsets from the start of the tile, before the swizzle. Core matrices are 8 rows of 16 bytes.
 
-    K-major: the stride offset is between groups of 8 rows, the leading offset between core matrices along K (without a
-    swizzle only). M- or N-major (`transposed`): the leading offset is between swizzle atoms along M or N, the stride
-    offset between groups of 8 along K.
+    K-major: the stride offset is between groups of 8 rows, the leading offset between core matrices along K (only
+    without a swizzle). M- or N-major (`transposed`): the leading offset is between swizzle atoms along M or N, the
+    stride offset between groups of 8 along K.
     """
     row, column = np.arange(extent, dtype=np.int64)[:, None], np.arange(depth, dtype=np.int64)[None, :]
     pitch = _PITCH[descriptor.swizzle]

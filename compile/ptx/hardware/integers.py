@@ -10,9 +10,10 @@ from bringup.compile.ptx.hardware.values import array, f64, i32, i64, u16, u32, 
 
 
 def from_float(values: Any, dtype: Any, rounded: Any, *, wide: bool) -> Any:
-    """Float to integer by a rounding function, clamped to the range of the type.
+    """Converts floats to integers with a rounding function, clamped to the range of the type.
 
-    A NaN becomes 0; `wide`, a source or a destination of 64 bits, the pattern with only the top bit (PTX ISA, `cvt`).
+    NaN becomes 0. If source or destination has 64 bits (`wide`), it becomes the pattern with only the top bit (PTX ISA,
+    `cvt`).
     """
     whole = rounded(array(values).astype(f64))
     limits = np.iinfo(dtype)
@@ -25,7 +26,7 @@ def from_float(values: Any, dtype: Any, rounded: Any, *, wide: bool) -> Any:
 
 
 def divide(numerator: Any, denominator: Any) -> Any:
-    """The quotient, toward zero. Division by zero gives all ones (PTX ISA leaves it open; hardware does this)."""
+    """The quotient, truncated. Division by zero returns all ones, as on hardware; PTX ISA leaves it unspecified."""
     numerator, denominator = array(numerator), array(denominator)
     by_zero = denominator == 0
     divisor = where(by_zero, denominator.dtype.type(1), denominator)
@@ -37,11 +38,12 @@ def divide(numerator: Any, denominator: Any) -> Any:
 
 
 def remainder(numerator: Any, denominator: Any) -> Any:
+    """`rem`: the remainder of `divide`, with the sign of the numerator."""
     return numerator - denominator * divide(numerator, denominator)
 
 
 def multiply_high(first: Any, second: Any) -> Any:
-    """The upper half of the product of two integers of 16 or 32 bits."""
+    """The upper half of the product of 16-bit or 32-bit integers."""
     first = array(first)
     wide = i64 if first.dtype.kind == "i" else u64
     product = first.astype(wide) * array(second).astype(wide)
@@ -49,7 +51,7 @@ def multiply_high(first: Any, second: Any) -> Any:
 
 
 def multiply_high_64(first: Any, second: Any) -> Any:
-    """The upper half of the product of two integers of 64 bits, from products of 32 bits."""
+    """The upper half of the product of 64-bit integers, from 32-bit products."""
     first, second = array(first), array(second)
     low, half = u64(0xFFFFFFFF), u64(32)
     a, b = first.astype(u64), second.astype(u64)
@@ -62,13 +64,13 @@ def multiply_high_64(first: Any, second: Any) -> Any:
 
 
 def extract_unsigned(bits: Any, position: Any, length: Any) -> Any:
-    """`bfe.u32`: a field of bits; only the low 8 bits of position and length count."""
+    """`bfe.u32`: extracts a bit field. Only the low 8 bits of position and length are used."""
     position, length = position & u32(255), length & u32(255)
     return where(length >= 32, bits >> position, (bits >> position) & ((u32(1) << length) - u32(1)))
 
 
 def extract_signed(bits: Any, position: Any, length: Any) -> Any:
-    """`bfe.s32`: a field of bits with its sign; a field beyond bit 31 is filled with that bit."""
+    """`bfe.s32`: extracts a sign-extended bit field. Beyond bit 31 it is filled with that bit."""
     position, length = position & i32(255), length & i32(255)
     top = np.minimum(position + length, i32(32))
     field = (bits << (i32(32) - top)) >> np.clip(i32(32) - (top - position), 0, 31).astype(i32)
@@ -76,14 +78,14 @@ def extract_signed(bits: Any, position: Any, length: Any) -> Any:
 
 
 def insert(field: Any, bits: Any, position: Any, length: Any) -> Any:
-    """`bfi.b32`: the bits with a field put at a position."""
+    """`bfi.b32`: inserts a bit field at a position."""
     position, length = position & u32(255), length & u32(255)
     mask = where(length >= 32, u32(0xFFFFFFFF), (u32(1) << length) - u32(1)) << position
     return (bits & ~mask) | ((field << position) & mask)
 
 
 def permute_bytes(low: Any, high: Any, selector: Any) -> Any:
-    """`prmt.b32`: four bytes of eight; a selector with bit 3 repeats the byte's sign."""
+    """`prmt.b32`: selects four of eight bytes. Bit 3 of a selector replicates the sign of the byte."""
     source = array(low).astype(u64) | (array(high).astype(u64) << u64(32))
     if np.ndim(selector) == 0:
         return _permute_fixed(source, int(selector))
@@ -108,7 +110,7 @@ def _permute_fixed(source: Any, selector: int) -> Any:
 
 
 def logic_of_three(first: Any, second: Any, third: Any, table: int) -> Any:
-    """`lop3.b32`: any logical function, by its truth table."""
+    """`lop3.b32`: a logical function of three inputs, by its truth table."""
     result: Any = u32(0)
     for row in range(8):
         if table >> row & 1:
@@ -125,7 +127,7 @@ def reverse_bits(bits: Any) -> Any:
 
 
 def leading_zeros(bits: Any) -> Any:
-    """`clz` of 32 or 64 bits, as u32."""
+    """`clz`: the leading zeros of 32 or 64 bits, as u32."""
     bits = array(bits)
     width = 8 * bits.dtype.itemsize
     count = np.zeros(bits.shape, u32)
@@ -139,17 +141,17 @@ def leading_zeros(bits: Any) -> Any:
 
 
 def funnel_left(low: Any, high: Any, amount: Any) -> Any:
-    """`shf.l`: the upper half of 64 bits, shifted left by 0 to 32."""
+    """`shf.l`: the upper 32 bits of a 64-bit value shifted left by 0 to 32."""
     both = (array(high).astype(u64) << u64(32)) | low
     return ((both << array(amount).astype(u64)) >> u64(32)).astype(u32)
 
 
 def funnel_right(low: Any, high: Any, amount: Any) -> Any:
-    """`shf.r`: the lower half of 64 bits, shifted right by 0 to 32."""
+    """`shf.r`: the lower 32 bits of a 64-bit value shifted right by 0 to 32."""
     both = (array(high).astype(u64) << u64(32)) | low
     return (both >> array(amount).astype(u64)).astype(u32)
 
 
 def count_16(amount: Any) -> Any:
-    """A shift amount for 16 bits: larger ones are 16."""
+    """A shift amount for 16 bits, clamped to 16."""
     return np.minimum(amount, u32(16)).astype(u16)

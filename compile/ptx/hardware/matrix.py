@@ -1,8 +1,8 @@
 """Matrix products: mma.sync of a warp and wgmma.mma_async of a warp group (PTX ISA, "Warp Level Matrix Instructions"
 and "Asynchronous Warpgroup Level Matrix Instructions").
 
-Products are exact. Sums are in float64 and rounded once, or in float32 when the launch is not `exact`; tensor cores
-truncate in ways that NVIDIA does not document, so the last bits of a sum are not those of a device.
+Products are exact. Sums are in float64 and rounded once, or in float32 if the launch is not `exact`. Tensor cores
+truncate in ways that NVIDIA does not document, so the last bits of a sum may differ from those of a device.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def multiply(
     mask: Mask,
     instruction: Instruction,
 ) -> list[Array]:
-    """mma.sync D = A B + C of every warp, `shape` (16, 8, k). `types` are those of D (and C), A and B.
+    """mma.sync: D = A B + C for every warp, with `shape` (16, 8, k). `types` are those of D (and C), A and B.
 
-    C and D are float32 or int32, or words of two float16. `saturate` clamps int32 sums.
+    C and D are float32, int32, or words of two float16. `saturate` clamps int32 sums.
     """
     kind, left_kind, right_kind = types
     left, right = left_fragment(_words(context, a), left_kind), right_fragment(_words(context, b), right_kind)
@@ -61,9 +61,9 @@ def multiply_group(
     mask: Mask,
     instruction: Instruction,
 ) -> list[Array]:
-    """wgmma.mma_async D = A B + D of every warp group, or A B where `scale_d` is false; `shape` (64, n, k).
+    """wgmma.mma_async: D = A B + D for every warp group, or A B if `scale_d` is false; `shape` is (64, n, k).
 
-    A is in registers or, like B, in shared memory behind a descriptor.
+    A is in registers or, like B, in shared memory, addressed by a descriptor.
     """
     kind, left_kind, right_kind = types
     rows, columns, depth = shape
@@ -94,7 +94,7 @@ def _product(context: Context, left: Array, right: Array, kind: str) -> Array:
 
 
 def _accumulate(context: Context, sums: Array, before: list[Array], kind: str, saturate: bool) -> list[Array]:
-    """One result for each register of the accumulator: `sums` (B, T, values) plus what it had before."""
+    """The accumulator registers: `sums` (B, T, values) plus their previous values."""
     if kind == "f16":
         results: list[Array] = []
         for index, word in enumerate(before):
@@ -123,7 +123,10 @@ def _shared_tile(
     active: Array,
     instruction: Instruction,
 ) -> Array:
-    """The operand of each active warp group: (B, groups, extent, depth)."""
+    """The operand of each active warp group: (B, groups, extent, depth).
+
+    Raises `Fault` if it is out of bounds, or if its descriptor has a base offset, which the emulator does not support.
+    """
     width = WIDTHS[kind]
     bits = context.full(np.asarray(descriptors).astype(np.int64))[:, ::GROUP]
     result = np.zeros((*bits.shape, extent, depth), np.float32)
@@ -147,7 +150,7 @@ def _shared_tile(
 
 
 def group_fence(context: Context, mask: Mask, instruction: Instruction) -> None:
-    """wgmma.fence: registers and shared memory written before are visible to later wgmma. Nothing to do here."""
+    """wgmma.fence: orders earlier accesses to registers and shared memory before later wgmma. No effect here."""
 
 
 def group_commit(context: Context, mask: Mask, instruction: Instruction) -> None:
@@ -157,6 +160,6 @@ def group_commit(context: Context, mask: Mask, instruction: Instruction) -> None
 
 
 def group_wait(context: Context, pending: int, mask: Mask, instruction: Instruction) -> None:
-    """wgmma.wait_group: all but the last `pending` groups are done. Products are computed when they are issued."""
+    """wgmma.wait_group: waits for all groups but the last `pending`. Products are computed when they are issued."""
     for observer in context.launch.observers:
         observer.wait_operands(context, instruction, pending, mask)

@@ -1,7 +1,8 @@
 """Barrier objects in shared memory (PTX ISA, "Parallel Synchronization": mbarrier).
 
-A phase ends when no arrivals and no bytes of asynchronous copies are pending; then the next begins with the count given
-at the init. The state is not in shared memory: hardware defines no layout for it.
+A phase ends when no arrivals and no bytes of asynchronous copies are pending. The next phase then begins with the count
+of the init. The state is not in shared memory, because its layout is opaque on hardware. The use of an object that was
+not initialised raises `Fault`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def active_lanes(context: Context, mask: Mask) -> tuple[Array, Array]:
 
 
 def barrier_init(context: Context, address: Array, count: Array | int, mask: Mask, instruction: Instruction) -> None:
-    """mbarrier.init: `count` arrivals end a phase."""
+    """mbarrier.init: a phase ends after `count` arrivals."""
     _write(context, address, mask, instruction)
     rows, threads = active_lanes(context, mask)
     places, counts = context.full(address)[rows, threads], context.full(np.asarray(count))[rows, threads]
@@ -38,7 +39,7 @@ def barrier_init(context: Context, address: Array, count: Array | int, mask: Mas
 
 
 def barrier_invalidate(context: Context, address: Array, mask: Mask, instruction: Instruction) -> None:
-    """mbarrier.inval: the memory may be used otherwise."""
+    """mbarrier.inval: the memory can be used for other data."""
     _write(context, address, mask, instruction)
     rows, threads = active_lanes(context, mask)
     for row, place in zip(rows, context.full(address)[rows, threads], strict=True):
@@ -46,14 +47,14 @@ def barrier_invalidate(context: Context, address: Array, mask: Mask, instruction
 
 
 def _write(context: Context, address: Array, mask: Mask, instruction: Instruction) -> None:
-    """The object's 8 bytes are written: nobody may use it at the same time."""
+    """Records a write of the object's 8 bytes, which must not be concurrent with another access."""
     relative = np.asarray(address).astype(np.int64) - np.int64(SHARED_BASE)
     for observer in context.launch.observers:
         observer.write_shared(context, instruction, relative, mask, 8, [])
 
 
 def _read(context: Context, address: Array, mask: Mask, instruction: Instruction) -> None:
-    """The object is used: its init must come before."""
+    """Records a read of the object, which its init must precede."""
     relative = np.asarray(address).astype(np.int64) - np.int64(SHARED_BASE)
     for observer in context.launch.observers:
         observer.read_shared(context, instruction, relative, mask, 8)
@@ -67,14 +68,14 @@ def barrier_arrive(
     mask: Mask,
     instruction: Instruction,
 ) -> None:
-    """mbarrier.arrive, with .expect_tx where `transactions` bytes are expected first."""
+    """mbarrier.arrive; with .expect_tx, `transactions` bytes are added to the pending count first."""
     _change(context, address, count, transactions, mask, instruction)
 
 
 def barrier_expect(
     context: Context, address: Array, transactions: Array | int, mask: Mask, instruction: Instruction
 ) -> None:
-    """mbarrier.expect_tx: the phase ends only after so many more bytes."""
+    """mbarrier.expect_tx: adds `transactions` bytes to the pending count of the phase."""
     _change(context, address, 0, transactions, mask, instruction)
 
 
@@ -116,7 +117,7 @@ def _one(context: Context, row: int) -> Array:
 
 
 def end_phase_if_complete(context: Context, row: int, address: int) -> None:
-    """Begins the next phase when nothing of this one is pending."""
+    """Begins the next phase if nothing of this one is pending."""
     state = context.mbarriers.state(address)
     if state[row, _PENDING] == 0 and state[row, _BYTES] == 0 and state[row, _COUNT]:
         state[row, _PHASE] ^= 1
@@ -126,15 +127,15 @@ def end_phase_if_complete(context: Context, row: int, address: int) -> None:
 
 
 def complete_bytes(context: Context, row: int, address: int, nbytes: int) -> None:
-    """An asynchronous copy has written `nbytes` (complete_tx)."""
+    """complete_tx: an asynchronous copy has written `nbytes` bytes."""
     context.mbarriers.state(address)[row, _BYTES] -= nbytes
     end_phase_if_complete(context, row, address)
 
 
 def barrier_test(context: Context, address: Array, parity: Array, mask: Mask, instruction: Instruction) -> Array:
-    """mbarrier.try_wait.parity and test_wait.parity: has the phase with this parity ended?
+    """mbarrier.try_wait.parity and test_wait.parity: whether the phase with this parity has ended.
 
-    Copies that are still on their way are done now: the latest moment that hardware may choose.
+    Pending copies are performed now, the latest moment that hardware may choose.
     """
     _read(context, address, mask, instruction)
     active = context.full(np.True_ if mask is None else mask)
@@ -158,7 +159,7 @@ def barrier_test(context: Context, address: Array, parity: Array, mask: Mask, in
 
 
 def _finish(context: Context, address: int, lanes: Array) -> None:
-    """Does the copies to the barrier object at `address` of the blocks that have waiting lanes."""
+    """Performs the pending copies of the barrier object at `address`, in the blocks of the waiting lanes."""
     queue = context.mbarriers.arriving.get(address)
     if not queue:
         return
@@ -170,7 +171,7 @@ def _finish(context: Context, address: int, lanes: Array) -> None:
 
 
 def arrive_tile(context: Context, copy: Arriving, barrier: int) -> None:
-    """Copies the elements of a tensor load to shared memory and counts its bytes at the barrier object."""
+    """Copies the elements of a tensor load to shared memory, and completes its bytes at the barrier object."""
     memory = context.device.vectors(copy.width, copy.width)
     values = np.full(copy.source.shape, copy.fill, memory.dtype)
     values[copy.inside] = memory[copy.source[copy.inside] // copy.width]

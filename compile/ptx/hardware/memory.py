@@ -1,6 +1,7 @@
 """Loads and stores of global, shared and local memory (PTX ISA, "Data Movement and Conversion Instructions": ld, st).
 
-Every access is checked: all of its bytes in one live allocation, its address a multiple of its size.
+Every access is checked: all of its bytes must be in one live allocation, and its address a multiple of its size. An
+invalid access raises `Fault`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SHIFT = {size: np.int64(size.bit_length() - 1) for size in (1, 2, 4, 8, 16, 32)}
 def load_global(
     context: Context, address: Array, offset: int, width: int, count: int, mask: Mask, instruction: Instruction
 ) -> list[Array]:
-    """`count` elements of `width` bytes from each address, as unsigned integers."""
+    """Loads `count` elements of `width` bytes from each address, as unsigned integers."""
     size = width * count
     index, mask, selected = _selected(address, offset - GLOBAL_BASE, mask)
     if not selected.size:
@@ -42,7 +43,7 @@ def load_global(
 def store_global(
     context: Context, address: Array, offset: int, width: int, values: list[Array], mask: Mask, instruction: Instruction
 ) -> None:
-    """Stores the values, of `width` bytes each, from each address on. Of lanes with one address the last one wins."""
+    """Stores the values, of `width` bytes each, at each address. If lanes have the same address, the last lane wins."""
     size = width * len(values)
     index, mask, selected = _selected(address, offset - GLOBAL_BASE, mask)
     if not selected.size:
@@ -57,7 +58,7 @@ def store_global(
 def load_shared(
     context: Context, address: Array, offset: int, width: int, count: int, mask: Mask, instruction: Instruction
 ) -> list[Array]:
-    """`count` elements of `width` bytes from each address of the block's shared memory, as unsigned integers."""
+    """Loads `count` elements of `width` bytes from each address of the block's shared memory, as unsigned integers."""
     size = width * count
     relative, mask, selected = _selected(address, offset - SHARED_BASE, mask)
     if not selected.size:
@@ -74,7 +75,7 @@ def load_shared(
 def store_shared(
     context: Context, address: Array, offset: int, width: int, values: list[Array], mask: Mask, instruction: Instruction
 ) -> None:
-    """Stores the values, of `width` bytes each, from each address of the block's shared memory on."""
+    """Stores the values, of `width` bytes each, at each address of the block's shared memory."""
     size = width * len(values)
     relative, mask, selected = _selected(address, offset - SHARED_BASE, mask)
     if not selected.size:
@@ -90,7 +91,7 @@ def store_shared(
 def load_local(
     context: Context, address: Array, offset: int, width: int, count: int, mask: Mask, instruction: Instruction
 ) -> list[Array]:
-    """`count` elements of `width` bytes from each address of the thread's local memory, as unsigned integers."""
+    """Loads `count` elements of `width` bytes from each address of the thread's local memory, as unsigned integers."""
     places, active = _local_places(context, address, offset, width * count, mask, instruction, "load")
     flat = context.local.flat(width)
     results: list[Array] = []
@@ -104,7 +105,7 @@ def load_local(
 def store_local(
     context: Context, address: Array, offset: int, width: int, values: list[Array], mask: Mask, instruction: Instruction
 ) -> None:
-    """Stores the values, of `width` bytes each, from each address of the thread's local memory on."""
+    """Stores the values, of `width` bytes each, at each address of the thread's local memory."""
     places, active = _local_places(context, address, offset, width * len(values), mask, instruction, "store")
     flat = context.local.flat(width)
     for position, value in enumerate(values):
@@ -114,7 +115,7 @@ def store_local(
 def check_global(
     context: Context, index: Array, mask: Mask, selected: Array, size: int, instruction: Instruction, action: str
 ) -> None:
-    """Raises Fault unless every selected offset is an aligned access within one live allocation."""
+    """Raises Fault unless every selected access is aligned and within one live allocation."""
     device = context.device
     if device.accepts(selected, size):
         return
@@ -137,7 +138,7 @@ def _outside(context: Context, offset: int, size: int) -> bool:
 def check_shared(
     context: Context, relative: Array, mask: Mask, selected: Array, size: int, instruction: Instruction, action: str
 ) -> None:
-    """Raises Fault unless every selected offset is an aligned access within the block's shared memory."""
+    """Raises Fault unless every selected access is aligned and within the block's shared memory."""
     low, high = int(np.minimum.reduce(selected, axis=None)), int(np.maximum.reduce(selected, axis=None))
     inside = low >= 0 and high + size <= context.shared.nbytes
     if inside and (size == 1 or not np.logical_or.reduce(selected & np.int64(size - 1), axis=None)):
@@ -154,7 +155,7 @@ def check_shared(
 
 
 def _selected(address: Array, offset: int, mask: Mask) -> tuple[Array, Mask, Array]:
-    """Byte offsets, the mask or None when it has all lanes, and the offsets of the active lanes."""
+    """Byte offsets, the mask (None if all lanes are active), and the offsets of the active lanes."""
     index = np.asarray(address).astype(np.int64) + np.int64(offset)
     if mask is None or np.logical_and.reduce(mask, axis=None):
         return index, None, index
@@ -174,7 +175,7 @@ def _elements(rows: Array, index: Array, count: int) -> list[Array]:
 
 
 def _pairs(index: Array, values: list[Array], mask: Mask) -> tuple[Array, Array]:
-    """The places and the content of a store, one entry for each active lane (or for each distinct place)."""
+    """The indices and the values of a store, one entry per active lane (or per distinct index)."""
     shape = np.broadcast_shapes(index.shape, *(np.shape(value) for value in values))
     if mask is not None:
         shape = np.broadcast_shapes(shape, mask.shape)

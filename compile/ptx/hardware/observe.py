@@ -1,7 +1,7 @@
-"""Observer: what watches a launch. Every event has an empty method here; an observer overrides those it needs.
+"""Observer: the base class of what observes a launch. Every event has an empty method, which an observer can override.
 
-In every event `index` or `relative` are byte offsets whose shape broadcasts to (B, T), `mask` the lanes that take part
-(None: all), and `size` the bytes of one lane's access.
+In every event `index` or `relative` are byte offsets whose shape broadcasts to (B, T), `mask` is the active lanes
+(None: all), and `size` is the bytes of one lane's access.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Mask = NDArray[np.bool_] | None
 
 
 class Observer:
-    """Watches one launch; `name` is the attribute of the run that holds `result()`."""
+    """Observes one launch; `name` is the attribute of `Run` that holds `result()`."""
 
     name = ""
 
@@ -30,26 +30,26 @@ class Observer:
         """Before the first block runs."""
 
     def attach(self, context: Context) -> None:
-        """Blocks begin."""
+        """The blocks of a context begin."""
 
     def split(self, context: Context, part: Context, rows: NDArray[np.int64]) -> None:
-        """`rows` of a context go on in a context of their own."""
+        """The blocks `rows` of a context continue in a new context, `part`."""
 
     def finish(self, launch: Launch) -> None:
-        """After the last block."""
+        """After the last block has ended."""
 
     def result(self) -> Any:
-        """What was found, as plain data."""
+        """The findings, as plain data."""
 
     # memory
 
     def read_global(self, context: Context, instruction: Instruction, index: Offsets, mask: Mask, size: int) -> None:
-        """A load; `index` counts from the begin of device memory."""
+        """A load; `index` is relative to the start of device memory."""
 
     def write_global(
         self, context: Context, instruction: Instruction, index: Offsets, mask: Mask, size: int, values: list[Any]
     ) -> None:
-        """A store, before it is done."""
+        """A store, before it is performed."""
 
     def atomic_global(
         self,
@@ -61,17 +61,17 @@ class Observer:
         order: str,
         served: NDArray[np.int64],
     ) -> None:
-        """An atomic operation with memory order `order`, before it is done. `served`: the active lanes in turn."""
+        """An atomic operation with memory order `order`, before it is performed. `served`: active lanes in order."""
 
     def read_shared(self, context: Context, instruction: Instruction, relative: Offsets, mask: Mask, size: int) -> None:
-        """A load; `relative` counts from the begin of the block's shared memory."""
+        """A load; `relative` is relative to the start of the block's shared memory."""
 
     def write_shared(
         self, context: Context, instruction: Instruction, relative: Offsets, mask: Mask, size: int, values: list[Any]
     ) -> None:
-        """A store, before it is done. `values` are its elements; none where they are not known."""
+        """A store, before it is performed. `values` are its elements; empty if they are not known."""
 
-    # asynchronous reads and writes of whole tiles, by the tensor cores and the copy engine
+    # asynchronous reads and writes of tiles, by the tensor cores and the copy engine
 
     def read_operand(
         self,
@@ -88,12 +88,12 @@ class Observer:
         """wgmma.commit_group."""
 
     def wait_operands(self, context: Context, instruction: Instruction, pending: int, mask: Mask) -> None:
-        """wgmma.wait_group: all groups but the last `pending` are done."""
+        """wgmma.wait_group: waits for all groups but the last `pending`."""
 
     def issue_tensor_load(
         self, context: Context, instruction: Instruction, row: int, thread: int, barrier: int, tile: Offsets, size: int
     ) -> None:
-        """A thread starts a tensor copy to shared memory, whose bytes count at a barrier object."""
+        """A thread starts a tensor copy to shared memory, whose bytes are counted by a barrier object."""
 
     def issue_tensor_store(
         self, context: Context, instruction: Instruction, row: int, thread: int, tile: Offsets, size: int
@@ -101,13 +101,13 @@ class Observer:
         """A thread starts a tensor copy from shared memory."""
 
     def issue_copy(self, context: Context, instruction: Instruction, relative: Offsets, mask: Mask, size: int) -> None:
-        """cp.async starts to write shared memory."""
+        """cp.async starts a write to shared memory."""
 
     def commit_copies(self, context: Context, instruction: Instruction, mask: Mask) -> None:
         """cp.async.commit_group."""
 
     def wait_copies(self, context: Context, instruction: Instruction, pending: int, mask: Mask) -> None:
-        """cp.async.wait_group: all groups of the thread but the last `pending` are done; before they are done here."""
+        """cp.async.wait_group: waits for all groups of the thread but the last `pending`; before they complete."""
 
     def commit_tensor_stores(self, context: Context, instruction: Instruction, mask: Mask) -> None:
         """cp.async.bulk.commit_group."""
@@ -121,7 +121,7 @@ class Observer:
     # order
 
     def barrier(self, context: Context, lanes: Mask, instruction: Instruction) -> None:
-        """A barrier lets `lanes` go on."""
+        """A barrier releases `lanes`."""
 
     def arrive(
         self, context: Context, instruction: Instruction, row: int, threads: NDArray[np.int64], barrier: int
@@ -134,10 +134,10 @@ class Observer:
     def pass_phase(
         self, context: Context, instruction: Instruction, row: int, threads: NDArray[np.int64], barrier: int
     ) -> None:
-        """Threads of block `row` see that a phase has ended."""
+        """Threads of block `row` observe that a phase has ended."""
 
     def wait_for_launches(self, context: Context, instruction: Instruction, mask: Mask) -> None:
-        """griddepcontrol.wait: what launches before have written is there."""
+        """griddepcontrol.wait: the writes of earlier launches are visible."""
 
     def fence(self, context: Context, instruction: Instruction, mask: Mask) -> None:
         """fence.* or membar.*"""

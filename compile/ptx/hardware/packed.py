@@ -1,4 +1,4 @@
-"""Two 16-bit floats in a register of 32 bits: each half is computed exactly and rounded once."""
+"""Operations on two 16-bit floats in a 32-bit register: each half is computed exactly and rounded once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _HALF: dict[str, Callable[..., Any]] = {**_NUMPY, **_COMPARED, "fma": fma16}
 
 
 def _bf16(operation: str, values: list[Any]) -> Any:
-    """A bf16 pattern from float32 that are bf16."""
+    """The bf16 bit pattern of an operation on float32 values that are exact in bf16."""
     if operation == "fma":
         return fma_bf16(*values)
     if operation in _COMPARED:
@@ -59,18 +59,18 @@ def _bf16(operation: str, values: list[Any]) -> Any:
 
 
 def one_bf16(operation: str, *patterns: Any) -> Any:
-    """`add.bf16` and its like, on patterns of 16 bits."""
+    """`add.bf16` and similar, on 16-bit patterns."""
     return _bf16(operation, [widen_bf16(pattern) for pattern in patterns])
 
 
 def two_bf16(operation: str, *pairs: Any) -> Any:
-    """`add.bf16x2` and its like."""
+    """`add.bf16x2` and similar."""
     high = _bf16(operation, [widen_high_bf16(pair) for pair in pairs])
     return pack_halves(high, _bf16(operation, [widen_low_bf16(pair) for pair in pairs]))
 
 
 def two_half(operation: str, *pairs: Any) -> Any:
-    """`add.f16x2` and its like."""
+    """`add.f16x2` and similar."""
     high = _HALF[operation](*(high_half(pair).view(f16) for pair in pairs))
     low = _HALF[operation](*(low_half(pair).view(f16) for pair in pairs))
     return pack_halves(high.astype(f16).view(u16), low.astype(f16).view(u16))
@@ -80,7 +80,7 @@ _INTEGER: dict[str, Callable[..., Any]] = {"add": _add, "min": np.minimum, "max"
 
 
 def two_integers(operation: str, first: Any, second: Any, dtype: Any) -> Any:
-    """`add.s16x2` and its like: two integers of 16 bits, which wrap around."""
+    """`add.s16x2` and similar: two 16-bit integers, which wrap around."""
     function = _INTEGER[operation]
     high = function(high_half(first).view(dtype), high_half(second).view(dtype))
     low = function(low_half(first).view(dtype), low_half(second).view(dtype))
@@ -88,7 +88,7 @@ def two_integers(operation: str, first: Any, second: Any, dtype: Any) -> Any:
 
 
 def half_is_nan(first: Any, second: Any) -> Any:
-    """`set.nan.f16x2.f16x2`: 1.0 in each half where one of the two is NaN."""
+    """`set.nan.f16x2.f16x2`: 1.0 in each half in which either input is NaN."""
     one, zero = f16(1).view(u16), u16(0)
 
     def flags(half: Callable[[Any], Any]) -> Any:

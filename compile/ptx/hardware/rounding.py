@@ -1,4 +1,4 @@
-"""Floating-point operations that round once, where numpy would round twice or otherwise than PTX."""
+"""Floating-point operations that round once, if numpy rounds twice or differently from PTX."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ _MAGNITUDE = u32(0x7FFFFFFF)
 
 
 def flush(values: Any) -> Any:
-    """Subnormal float32 become zero of the same sign (`.ftz`)."""
+    """`.ftz`: subnormal float32 become zero with the same sign."""
     return where(np.abs(values) < _SMALLEST_NORMAL, np.copysign(f32(0), values), values)
 
 
 def saturate(values: Any) -> Any:
-    """Values clamped to [0, 1]; a NaN becomes +0 (`.sat`)."""
+    """`.sat`: values clamped to [0, 1]; NaN becomes +0."""
     zero = values.dtype.type(0)
     clamped = np.minimum(np.maximum(values, zero), values.dtype.type(1))
     return where(values > zero, clamped, zero)
 
 
 def _error(first: Any, second: Any, total: Any) -> Any:
-    """What rounding took from the sum of two float64, exactly (Knuth's TwoSum). NaN where the sum is not finite."""
+    """The exact rounding error of a sum of two float64 (Knuth's TwoSum). NaN if the sum is not finite."""
     virtual = total - first
     return (first - (total - virtual)) + (second - virtual)
 
 
 def _odd(total: Any, error: Any) -> Any:
-    """float64 with the last bit set where there is an error: the neighbour on the side of the exact value."""
+    """Rounds to odd: sets the last bit of a float64 if there is an error, towards the exact value."""
     bits = array(total).view(i64)
     inexact = ((error < 0) | (error > 0)) & ((bits & i64(1)) == 0)
     outward = (error > 0) == (total > 0)
@@ -40,7 +40,7 @@ def _odd(total: Any, error: Any) -> Any:
 
 
 def sum_odd(first: Any, second: Any) -> Any:
-    """float64 sums, rounded to odd: rounding such a sum to float32 or less gives the exact sum rounded once.
+    """float64 sums, rounded to odd. Rounding such a sum to float32 or less equals rounding the exact sum once.
 
     Boldo and Melquiond, "Emulation of FMA and correctly rounded sums" (2008).
     """
@@ -49,10 +49,10 @@ def sum_odd(first: Any, second: Any) -> Any:
 
 
 def fma32(first: Any, second: Any, third: Any) -> Any:
-    """first * second + third in float32, rounded once (but for halfway cases among subnormal results).
+    """first * second + third in float32, rounded once (except for halfway cases among subnormal results).
 
-    A product of float32 is exact in float64. The sum there is rounded, which matters only where it is then halfway
-    between two float32.
+    A product of float32 is exact in float64. The float64 sum is rounded, which changes the result only if it is then
+    halfway between two float32.
     """
     product = first.astype(f64) * second
     total = product + third
@@ -64,7 +64,7 @@ def fma32(first: Any, second: Any, third: Any) -> Any:
 
 
 def _again(result: Any, halfway: Any, product: Any, third: Any) -> Any:
-    """Rounds the sums that are halfway between two float32 again, in place, if their own rounding had an error."""
+    """Corrects, in place, the sums that are halfway between two float32 if the float64 sum had a rounding error."""
     if np.ndim(result) == 0:
         return sum_odd(product, third.astype(f64)).astype(f32)
     few = halfway.nonzero()
@@ -79,7 +79,7 @@ def _again(result: Any, halfway: Any, product: Any, third: Any) -> Any:
 
 
 def fma64(first: Any, second: Any, third: Any) -> Any:
-    """float64, rounded twice: numpy has no wider type to be exact in."""
+    """float64, rounded twice: numpy has no wider type for an exact product."""
     return first * second + third
 
 
@@ -89,7 +89,7 @@ def fma16(first: Any, second: Any, third: Any) -> Any:
 
 
 def fma_bf16(first: Any, second: Any, third: Any) -> Any:
-    """first * second + third of float32 that are bf16, rounded once to a bf16 pattern."""
+    """first * second + third of float32 that are exact in bf16, rounded once to a bf16 pattern."""
     return round_bf16_once(sum_odd(first.astype(f64) * second, third.astype(f64)))
 
 
@@ -116,30 +116,32 @@ def toward_zero(wide: Any) -> Any:
 
 
 def add_toward_zero(first: Any, second: Any) -> Any:
+    """`add.rz.f32`."""
     return toward_zero(sum_odd(first.astype(f64), second.astype(f64)))
 
 
 def multiply_toward_zero(first: Any, second: Any) -> Any:
+    """`mul.rz.f32`."""
     return toward_zero(first.astype(f64) * second)
 
 
 def smaller(first: Any, second: Any) -> Any:
-    """The smaller number; of a NaN and a number the number; -0 is below +0 (`min`)."""
+    """`min`: the smaller value; if one is NaN, the other; -0 is less than +0."""
     return _ordered_zeros(np.fmin(first, second), first, second, np.signbit(first) | np.signbit(second))
 
 
 def larger(first: Any, second: Any) -> Any:
-    """The larger number; of a NaN and a number the number; -0 is below +0 (`max`)."""
+    """`max`: the larger value; if one is NaN, the other; -0 is less than +0."""
     return _ordered_zeros(np.fmax(first, second), first, second, np.signbit(first) & np.signbit(second))
 
 
 def smaller_or_nan(first: Any, second: Any) -> Any:
-    """The smaller number, NaN if one is (`min.NaN`)."""
+    """`min.NaN`: the smaller value; NaN if either is NaN."""
     return _ordered_zeros(np.minimum(first, second), first, second, np.signbit(first) | np.signbit(second))
 
 
 def larger_or_nan(first: Any, second: Any) -> Any:
-    """The larger number, NaN if one is (`max.NaN`)."""
+    """`max.NaN`: the larger value; NaN if either is NaN."""
     return _ordered_zeros(np.maximum(first, second), first, second, np.signbit(first) & np.signbit(second))
 
 
@@ -152,35 +154,41 @@ def _ordered_zeros(result: Any, first: Any, second: Any, negative: Any) -> Any:
 
 
 def signs_multiplied(magnitude: Any, first: Any, second: Any) -> Any:
-    """float32 magnitudes with the exclusive or of the signs of two values (`.xorsign`)."""
+    """`.xorsign`: float32 magnitudes with the exclusive or of the signs of two values."""
     sign = (array(first).view(u32) ^ array(second).view(u32)) & ~_MAGNITUDE
     return ((array(magnitude).view(u32) & _MAGNITUDE) | sign).view(f32)
 
 
 def exp2(values: Any) -> Any:
-    """2^x: computed in float64 and rounded, where hardware has an error of 2 ulp."""
+    """2^x, computed in float64 and rounded. Hardware has an error of up to 2 ulp."""
     return np.exp2(values.astype(f64)).astype(values.dtype)
 
 
 def log2(values: Any) -> Any:
+    """log2, computed in float64 and rounded."""
     return np.log2(values.astype(f64)).astype(values.dtype)
 
 
 def sine(values: Any) -> Any:
+    """sin, computed in float64 and rounded."""
     return np.sin(values.astype(f64)).astype(values.dtype)
 
 
 def cosine(values: Any) -> Any:
+    """cos, computed in float64 and rounded."""
     return np.cos(values.astype(f64)).astype(values.dtype)
 
 
 def tangent_hyperbolic(values: Any) -> Any:
+    """tanh, computed in float64 and rounded."""
     return np.tanh(values.astype(f64)).astype(values.dtype)
 
 
 def reciprocal(values: Any) -> Any:
+    """1 / x, rounded once."""
     return values.dtype.type(1) / values
 
 
 def reciprocal_root(values: Any) -> Any:
+    """1 / sqrt(x), computed in float64 and rounded."""
     return (1 / np.sqrt(values.astype(f64))).astype(values.dtype)

@@ -1,4 +1,4 @@
-"""Where the state spaces begin. An address of one space is outside all others, so that mixing them up is found."""
+"""The start address of each state space. The spaces do not overlap, so that an address in the wrong space is found."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ LOCAL_BASE = 1 << 40
 """The address of the first byte of each thread's local memory."""
 
 SHARED_BASE = 1024
-"""The address of the first byte of shared memory. CUDA reserves 1 KiB in front of a kernel's shared memory."""
+"""The address of the first byte of shared memory. CUDA reserves 1 KiB before a kernel's shared memory."""

@@ -1,4 +1,4 @@
-"""What blocks that run in step hold: shared and local memory, copies on their way, barrier objects in shared memory."""
+"""The state of blocks that run in lockstep: shared and local memory, pending copies, barrier objects."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bringup.compile.ptx.hardware.device import POISON, UNSIGNED
 
 Array = NDArray[Any]
 Mask = NDArray[np.bool_] | None
-Number = int | Array  # a number of groups: one for all lanes, or (B, T)
-ROW = 128  # the bytes that one wavefront reads: 32 banks of 4 bytes
+Number = int | Array  # a number of groups: the same for all lanes, or (B, T)
+ROW = 128  # bytes that one wavefront reads: 32 banks of 4 bytes
 
 
 class SharedMemory:
-    """`nbytes` of shared memory for each of `blocks` blocks; a row of `bytes` a block. Starts as `POISON`.
+    """`nbytes` of shared memory for each of `blocks` blocks; `bytes` has one row per block. Initialised to `POISON`.
 
-    Rows are padded, so that an aligned access of up to 16 bytes in the padding stays in its row.
+    Rows are padded, so that an aligned access of up to 16 bytes that starts in the padding stays in its row.
     """
 
     def __init__(self, blocks: int, nbytes: int) -> None:
@@ -41,7 +41,7 @@ class SharedMemory:
         return part
 
     def vectors(self, size: int, width: int) -> NDArray[Any]:
-        """All blocks' memory as rows of `size` bytes in elements of `width`; flat where the two are equal."""
+        """A view of all blocks' memory: rows of `size` bytes in elements of `width` bytes; flat if these are equal."""
         view = self._views.get((size, width))
         if view is None:
             flat = self.bytes.reshape(-1).view(UNSIGNED[width])
@@ -51,7 +51,7 @@ class SharedMemory:
 
 
 class LocalMemory:
-    """`nbytes` of local memory for each thread, allocated on first use. Starts as `POISON`."""
+    """`nbytes` of local memory for each thread, allocated on first use. Initialised to `POISON`."""
 
     def __init__(self, blocks: int, threads: int, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -67,11 +67,11 @@ class LocalMemory:
         return part
 
     def origins(self) -> NDArray[np.int64]:
-        """The first byte of every thread, (B, T)."""
+        """The offset of every thread's first byte, (B, T)."""
         return (np.arange(self._shape[0] * self._shape[1], dtype=np.int64) * self._pitch).reshape(self._shape)
 
     def flat(self, width: int) -> NDArray[Any]:
-        """All threads' memory in elements of `width` bytes."""
+        """All threads' memory, in elements of `width` bytes."""
         if self._bytes is None:
             self._bytes = np.full((self._shape[0] * self._shape[1], self._pitch), POISON, np.uint8)
         return self._bytes.reshape(-1).view(UNSIGNED[width])
@@ -79,7 +79,7 @@ class LocalMemory:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One cp.async: `size` bytes from each source to each destination, of which `source_size` are read (None: all)."""
+    """One cp.async: `size` bytes from each source to each destination; only `source_size` are read (None: all)."""
 
     destination: Array
     source: Array
@@ -91,7 +91,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Committed copies; `number` counts each thread's groups from 1, `lanes` committed it."""
+    """Committed copies. `number` is the group's number, counted per thread from 1; `lanes` committed it."""
 
     copies: tuple[Copy, ...]
     number: Number
@@ -99,7 +99,7 @@ class Group:
 
 
 class Pending:
-    """The copies of blocks in step that are not done: those of the open group, and committed groups in order."""
+    """The pending copies of blocks in lockstep: those that are not committed, and committed groups in order."""
 
     def __init__(self) -> None:
         self.open: list[Copy] = []
@@ -132,9 +132,9 @@ def _cut_copy(copy: Copy, rows: NDArray[np.int64]) -> Copy:
 
 @dataclass(frozen=True, slots=True)
 class Arriving:
-    """A tensor copy that was issued and not done: its elements' offsets in device memory and in shared memory.
+    """A pending tensor copy: the offsets of its elements in device memory and in shared memory.
 
-    `inside`: elements within the tensor; the others are set to `fill`. `width` in bytes.
+    `inside`: elements within the tensor; the others are set to `fill`. `width` is in bytes.
     """
 
     row: int
@@ -146,11 +146,12 @@ class Arriving:
 
     @property
     def nbytes(self) -> int:
+        """The bytes that the barrier object counts, including elements outside the tensor."""
         return self.source.size * self.width
 
 
 class Barriers:
-    """The barrier objects of `blocks` blocks, by shared address. A row: phase, arrivals, count, bytes pending."""
+    """The barrier objects of `blocks` blocks, by shared address. A row has phase, arrivals, count, pending bytes."""
 
     def __init__(self, blocks: int) -> None:
         self._blocks = blocks
@@ -169,7 +170,7 @@ class Barriers:
         return part
 
     def state(self, address: int) -> NDArray[np.int64]:
-        """The state of the barrier object at `address` of every block, zero before its init."""
+        """The state of the barrier object at `address` in every block; zero before its init."""
         found = self.states.get(address)
         if found is None:
             found = self.states[address] = np.zeros((self._blocks, 4), np.int64)

@@ -1,7 +1,7 @@
 """Tensor maps: the 128 bytes that describe a tensor of up to five dimensions to the copy engine.
 
-The layout is opaque on hardware (CUDA Driver API, "Tensor Map Object Management"; PTX ISA, "tensormap.replace").
-This is one of our own, with the same fields; tensormap.replace and `encode` write it, tensor copies read it.
+The layout is opaque on hardware (CUDA Driver API, "Tensor Map Object Management"; PTX ISA, "tensormap.replace"). The
+emulator has its own layout with the same fields: tensormap.replace and `encode` write it, tensor copies read it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 TENSOR_MAP_BYTES = 128
-FIELDS = {  # offset, width; of dimension 0 where there is one for each dimension
+FIELDS = {  # (offset, width) in bytes; of dimension 0 if there is one for each dimension
     "global_address": (0, 8),
     "rank": (8, 4),
     "box_dim": (12, 4),
@@ -25,17 +25,17 @@ FIELDS = {  # offset, width; of dimension 0 where there is one for each dimensio
     "interleave_layout": (118, 1),
     "fill_mode": (119, 1),
 }
-# The numbers of tensormap.replace (PTX ISA, table "Tensormap new_val validity"): u8 u16 u32 s32 u64 s64 f16 f32
-# f32.ftz f64 bf16 tf32 tf32.ftz. cuTensorMapEncodeTiled numbers 8 to 10 otherwise: f64 bf16 f32.ftz.
+# Indexed by the types of tensormap.replace (PTX ISA, table "Tensormap new_val validity"): u8 u16 u32 s32 u64 s64 f16
+# f32 f32.ftz f64 bf16 tf32 tf32.ftz. In cuTensorMapEncodeTiled, 8 to 10 are f64 bf16 f32.ftz.
 ELEMENT_BYTES = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
-SWIZZLES = {0: 0, 1: 3, 2: 2, 3: 1}  # mode -> the number in a wgmma descriptor: none, 32, 64, 128 bytes
+SWIZZLES = {0: 0, 1: 3, 2: 2, 3: 1}  # swizzle mode -> value in a wgmma descriptor: none, 32, 64, 128 bytes
 
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """A decoded tensor map. Dimensions are listed from the fastest on; `strides` are bytes, of dimension 1 on.
+    """A decoded tensor map. Dimensions are listed from the fastest; `strides` are in bytes, from dimension 1.
 
-    `swizzle` is numbered as in a wgmma descriptor. `fill_nan`: elements outside the tensor are NaN, not zero.
+    `swizzle` is encoded as in a wgmma descriptor. `fill_nan`: elements outside the tensor are NaN, not zero.
     """
 
     address: int
@@ -50,7 +50,7 @@ class TensorMap:
 
     @classmethod
     def decode(cls, content: NDArray[np.uint8]) -> TensorMap:
-        """Reads 128 bytes. Raises ValueError for fields out of range: memory that holds no tensor map."""
+        """Decodes 128 bytes. Raises ValueError if a field is out of range, as in memory without a tensor map."""
         rank = _read(content, "rank", 0) + 1
         kind, swizzle = _read(content, "elemtype", 0), _read(content, "swizzle_mode", 0)
         if rank > 5 or kind >= len(ELEMENT_BYTES) or swizzle not in SWIZZLES:
@@ -82,10 +82,10 @@ def encode(
     *,
     fill_nan: bool = False,
 ) -> NDArray[np.uint8]:
-    """The 128 bytes of a tensor map, as the driver's cuTensorMapEncodeTiled returns them for a host descriptor.
+    """The 128 bytes of a tensor map, corresponding to the driver's cuTensorMapEncodeTiled.
 
-    `elemtype` is numbered as in tensormap.replace. `dims` and `box` from the fastest dimension on, `strides` in bytes
-    from the second on.
+    `elemtype` is encoded as in tensormap.replace. `dims` and `box` are listed from the fastest dimension, in elements;
+    `strides` from the second, in bytes.
     """
     content = np.zeros(TENSOR_MAP_BYTES, np.uint8)
     write(content, "global_address", 0, address)
@@ -102,7 +102,7 @@ def encode(
 
 
 def write(content: NDArray[np.uint8], name: str, axis: int, value: int) -> None:
-    """Sets one field of the 128 bytes `content`, of dimension `axis` where there is one for each."""
+    """Sets one field of the 128 bytes `content`; of dimension `axis` if there is one for each dimension."""
     offset, width = FIELDS[name]
     bits = (value & ((1 << 8 * width) - 1)).to_bytes(width, "little")
     content[offset + width * axis : offset + width * (axis + 1)] = np.frombuffer(bits, np.uint8)

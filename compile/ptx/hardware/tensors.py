@@ -1,9 +1,10 @@
 """Tensor copies between global and shared memory, and tensor maps that a kernel writes (PTX ISA, "Data Movement":
 cp.async.bulk.tensor, tensormap.replace, tensormap.cp_fenceproxy).
 
-The lanes that issue them are few (one of a block): they are handled one by one. A load is done when its barrier
-object is waited for, or at once with copies="earliest". A store is done at once; that it still reads shared memory
-until its group is waited for is for the observers.
+Few lanes issue them (one per block), so they are processed one by one. A load is performed when its barrier object is
+waited for, or at once with copies="earliest". A store is performed at once; observers model that it reads shared
+memory until its group is waited for. Tiles and tensor maps that are out of bounds or misaligned, and tensor maps that
+are invalid or not supported, raise `Fault`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from bringup.compile.ptx.hardware.context import Context, Mask
 
 Array = NDArray[Any]
-TILE_ALIGNMENT = 128  # of a tile in shared memory (PTX ISA, "Tensor" of cp.async.bulk.tensor)
+TILE_ALIGNMENT = 128  # bytes, of a tile in shared memory (PTX ISA, `cp.async.bulk.tensor`)
 
 
 def tensor_load(
@@ -36,7 +37,7 @@ def tensor_load(
     mask: Mask,
     instruction: Instruction,
 ) -> None:
-    """cp.async.bulk.tensor from global to shared memory; its bytes count at the barrier object `barrier`."""
+    """cp.async.bulk.tensor from global to shared memory; its bytes are counted by the barrier object `barrier`."""
     for row, thread, (place, tensor, signal, *corner) in _lanes(
         context, mask, destination, descriptor, barrier, *coordinates
     ):
@@ -86,7 +87,7 @@ def tensormap_replace(
     mask: Mask,
     instruction: Instruction,
 ) -> None:
-    """tensormap.replace: sets a field of a tensor map in shared memory; `ordinal` is the dimension."""
+    """tensormap.replace: sets a field of a tensor map in shared memory. `ordinal` is the dimension."""
     for row, _, (place, number) in _lanes(context, mask, address, np.asarray(value).astype(np.int64)):
         begin = place + offset - SHARED_BASE
         _check_map(context, begin, instruction)
@@ -102,7 +103,7 @@ def tensormap_publish(
     mask: Mask,
     instruction: Instruction,
 ) -> None:
-    """tensormap.cp_fenceproxy: copies a tensor map from shared to global memory, for tensor copies to read."""
+    """tensormap.cp_fenceproxy: copies a tensor map from shared to global memory, where tensor copies read it."""
     lead: set[tuple[int, int]] = set()
     for row, _, (place, origin) in _lanes(context, mask, destination, source):
         target, begin = place + destination_offset - GLOBAL_BASE, origin + source_offset - SHARED_BASE
@@ -117,7 +118,7 @@ def tensormap_publish(
 
 
 def _lanes(context: Context, mask: Mask, *values: Array) -> list[tuple[int, int, list[int]]]:
-    """Row, thread and the values of each active lane."""
+    """(row, thread, values) of each active lane."""
     rows, threads = active_lanes(context, mask)
     columns = [context.full(np.asarray(value))[rows, threads] for value in values]
     return [
@@ -149,7 +150,7 @@ def _check_place(context: Context, offset: int, instruction: Instruction, action
 def _tile(
     context: Context, row: int, address: int, corner: list[int], place: int, instruction: Instruction
 ) -> Arriving:
-    """The elements of a box of a tensor: offsets in device memory, in shared memory, and which are in the tensor."""
+    """The elements of a box of a tensor: offsets in device and shared memory, and whether each is in the tensor."""
     tensor = _tensor_map(context, address, instruction)
     offsets, inside = np.zeros(1, np.int64), np.ones(1, np.bool_)
     for first, extent, dim, stride in zip(

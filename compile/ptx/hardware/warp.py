@@ -1,4 +1,4 @@
-"""What the lanes of a warp do together (PTX ISA, "Parallel Synchronization": shfl.sync, vote.sync, match.sync,
+"""Operations across the lanes of a warp (PTX ISA, "Parallel Synchronization": shfl.sync, vote.sync, match.sync,
 redux.sync, elect.sync), and ldmatrix and stmatrix ("Warp Level Matrix Instructions").
 """
 
@@ -30,7 +30,7 @@ _REDUCE: dict[str, Any] = {
 
 
 def butterfly(value: Array, distance: int) -> Array:
-    """shfl.sync.bfly over whole warps: each lane gets the value of lane ^ distance."""
+    """shfl.sync.bfly of complete warps: each lane receives the value of lane ^ distance."""
     array = np.asarray(value)
     if array.ndim < 2 or array.shape[1] == 1:
         return array
@@ -41,7 +41,7 @@ def butterfly(value: Array, distance: int) -> Array:
 
 
 def shuffle(context: Context, mode: str, value: Array, lane: Array, clamp: int, mask: Mask) -> tuple[Array, Array]:
-    """Each lane's value of its source lane, and whether that is in range; out of range it is the lane's own.
+    """The value of each lane's source lane, and whether that is in range; otherwise the lane's own value.
 
     `clamp` is operand c: the last lane in bits 0-4, the segment mask in bits 8-12.
     """
@@ -105,7 +105,7 @@ def ballot(context: Context, predicate: Array, mask: Mask) -> Array:
 
 
 def elect(context: Context, mask: Mask) -> tuple[Array, Array]:
-    """elect.sync: the lowest active lane of each warp, and whether a lane is it."""
+    """elect.sync: the lowest active lane of each warp, and whether a lane is that lane."""
     active = _by_warp(context.full(np.True_ if mask is None else mask))
     first = active.argmax(2)
     leads = (first[:, :, None] == LANES) & active
@@ -113,7 +113,7 @@ def elect(context: Context, mask: Mask) -> tuple[Array, Array]:
 
 
 def match_any(context: Context, value: Array, mask: Mask) -> Array:
-    """match.any.sync: the active lanes of the warp with the lane's value."""
+    """match.any.sync: a mask of the active lanes of the warp that have the lane's value."""
     warps = _by_warp(context.full(value))
     equal = warps[:, :, :, None] == warps[:, :, None, :]
     if mask is not None:
@@ -123,7 +123,7 @@ def match_any(context: Context, value: Array, mask: Mask) -> Array:
 
 
 def match_all(context: Context, value: Array, mask: Mask) -> tuple[Array, Array]:
-    """match.all.sync: the active lanes if all of them have one value, else 0; and whether they have."""
+    """match.all.sync: a mask of the active lanes if all have the same value, else 0; and whether they have."""
     active = ballot(context, np.ones((), np.bool_), mask)
     same = match_any(context, value, mask)
     alike = _by_warp(context.full((same == active) if mask is None else (same == active) | ~mask))
@@ -134,9 +134,9 @@ def match_all(context: Context, value: Array, mask: Mask) -> tuple[Array, Array]
 def load_matrix(
     context: Context, address: Array, offset: int, count: int, transpose: bool, mask: Mask, instruction: Instruction
 ) -> list[Array]:
-    """ldmatrix.m8n8.b16: `count` matrices; lane 8 i + r has the address of row r of matrix i.
+    """ldmatrix.m8n8.b16: loads `count` matrices; lane 8 i + r has the address of row r of matrix i.
 
-    Lane l gets elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4, of the transposed matrix with `transpose`.
+    Lane l receives elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4; of the transposed matrix with `transpose`.
     """
     places, _, taking = _matrix_rows(context, address, offset, count, mask, instruction, "load")
     for observer in context.launch.observers:
@@ -159,7 +159,7 @@ def store_matrix(
     mask: Mask,
     instruction: Instruction,
 ) -> None:
-    """stmatrix.m8n8.b16: the reverse of `load_matrix`."""
+    """stmatrix.m8n8.b16: stores matrices in the layout of `load_matrix`."""
     count = len(values)
     places, active, taking = _matrix_rows(context, address, offset, count, mask, instruction, "store")
     words = np.stack([_by_warp(context.full(value)) for value in values], 2)  # (B, warps, count, lane)
@@ -176,7 +176,7 @@ def store_matrix(
 
 
 def _words_of_rows(halves: Array, threads: int) -> list[Array]:
-    """Four words (B, T): the row of 16 bytes that each lane holds the address of, 0 for other lanes."""
+    """Four words (B, T): the 16-byte row of each lane that holds an address; 0 in other lanes."""
     blocks, warps, count = halves.shape[:3]
     words = np.zeros((blocks, warps, 32, 4), np.uint32)
     words[:, :, : 8 * count] = np.ascontiguousarray(halves).view(np.uint32).reshape(blocks, warps, 8 * count, 4)
@@ -186,7 +186,7 @@ def _words_of_rows(halves: Array, threads: int) -> list[Array]:
 def _matrix_rows(
     context: Context, address: Array, offset: int, count: int, mask: Mask, instruction: Instruction, action: str
 ) -> tuple[Array, Array, Array]:
-    """Offsets of the rows (B, T), the active lanes, and those of them that hold an address."""
+    """Offsets of the rows (B, T), the active lanes, and the lanes that hold an address. Checks their accesses."""
     places = context.full(np.asarray(address).astype(np.int64) + np.int64(offset - SHARED_BASE))
     active = context.full(np.True_ if mask is None else mask)
     taking = active & context.full(context.launch.lane < 8 * count)
@@ -197,6 +197,6 @@ def _matrix_rows(
 
 
 def _addressed(context: Context, places: Array, taking: Array, count: int) -> Array:
-    """The 16-byte rows that the lanes address: (B, warps, count, 8), 0 for lanes that are not active."""
+    """The 16-byte rows that the lanes address: (B, warps, count, 8); 0 for inactive lanes."""
     rows = np.where(taking, places + context.shared.origins, 0) >> 4
     return _by_warp(rows)[:, :, : 8 * count].reshape(context.block_count, -1, count, 8)

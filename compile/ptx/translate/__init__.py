@@ -1,1 +1,1 @@
-"""A basic block of PTX as one Python function of numpy statements."""
+"""Translates each basic block of PTX to a Python function of numpy statements."""

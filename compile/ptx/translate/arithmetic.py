@@ -26,20 +26,20 @@ _PACKED = {"f16x2": "two_half", "bf16x2": "two_bf16", "bf16": "one_bf16"}
 
 
 def _source(writer: BlockWriter, instruction: Instruction, operand: Operand, form: str) -> str:
-    """An operand; `.ftz` flushes a subnormal float32."""
+    """An operand. With `.ftz`, a subnormal float32 is flushed."""
     value = writer.read(operand, form)
     return f"flush({value})" if form == "f32" and instruction.has("ftz") else value
 
 
 def _result(instruction: Instruction, expression: str) -> str:
-    """What `.sat` and `.ftz` do to a float32."""
+    """The result after `.sat` and `.ftz` of a float32."""
     if instruction.has("sat"):
         expression = f"saturate({expression})"
     return f"flush({expression})" if instruction.has("ftz") else expression
 
 
 def _packed(writer: BlockWriter, instruction: Instruction, operation: str) -> bool:
-    """bf16, and pairs: by functions on patterns."""
+    """Emits bf16 and packed operations, which are functions of bit patterns. Returns whether the instruction is one."""
     if instruction.type in ("u16x2", "s16x2"):
         first, second = (writer.read(operand, "u32") for operand in instruction.operands[1:])
         call = f"two_integers({operation!r}, {first}, {second}, {FORM[instruction.type[:3]]})"
@@ -112,7 +112,7 @@ def _multiply_add(writer: BlockWriter, instruction: Instruction) -> None:
 
 
 def _carry(writer: BlockWriter, instruction: Instruction) -> None:
-    """Sums with a carry: `.cc` sets it, addc and madc read it. All in one basic block, not predicated."""
+    """Sums with a carry: `.cc` sets it, addc and madc read it. All are in one basic block, without predicates."""
     operands = instruction.operands
     if writer.predicate is not None:
         raise writer.unsupported("a predicated carry")
@@ -229,4 +229,4 @@ EMITTERS: dict[str, Callable[[BlockWriter, Instruction], None]] = {
     "copysign": _copy_sign,
     **dict.fromkeys(_UNARY, _unary),
 }
-"""The function that writes each opcode."""
+"""Opcode -> the function that emits its statements."""

@@ -1,4 +1,4 @@
-"""Constants of the generated code: numpy scalars with a name, shared by all basic blocks."""
+"""Constants of the generated code: named numpy scalars, which all basic blocks share."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ TYPES: dict[str, Any] = {
     "i64": np.int64,
     "f64": np.float64,
 }
-"""The numpy type of each form."""
+"""Form -> numpy type."""
 
 
 def pattern(form: str, bits: int) -> Any:
-    """A scalar of a form from its bits."""
+    """A scalar of a form with the given bits."""
     if form == "bool":
         return np.bool_(bits & 1)
     size = WIDTH[form] // 8
@@ -35,7 +35,7 @@ def pattern(form: str, bits: int) -> Any:
 
 
 class Constants:
-    """`values` has the scalar of each name."""
+    """`values` maps names to scalars."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -52,7 +52,7 @@ class Constants:
     def immediate(self, text: str, form: str) -> str:
         """The name of a constant as written in PTX (PTX ISA, "Constants").
 
-        `0f` and `0d` are bits of a float, and so is an integer that is read as a float (`selp.b32 %f, 1065353216,
+        `0f` and `0d` are the bits of a float. So is an integer that is read as a float (`selp.b32 %f, 1065353216,
         ...`).
         """
         lower = text.lower()

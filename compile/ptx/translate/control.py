@@ -1,4 +1,4 @@
-"""Branches, returns, barriers and what has no effect here (PTX ISA, "Control Flow", "Parallel Synchronization")."""
+"""Branches, returns, barriers and instructions without effect (PTX ISA, "Control Flow", "Parallel Synchronization")."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from bringup.compile.ptx.translate.writer import BlockWriter
 
 
 def _nothing(_writer: BlockWriter, _instruction: Instruction) -> None:
-    """Time and registers are not modelled; lanes of a warp run in step."""
+    """No effect: time and register limits are not modelled, and lanes of a warp run in lockstep."""
 
 
 def _depend(writer: BlockWriter, instruction: Instruction) -> None:
-    """Launches are in order here. Observers see the wait."""
+    """Launches run in order. Observers receive the wait."""
     if instruction.has("wait"):
         writer.emit(f"wait_for_launches(context, {writer.mask}, {writer.here})")
 
@@ -30,11 +30,11 @@ EMITTERS: dict[str, Callable[[BlockWriter, Instruction], None]] = {
     "griddepcontrol": _depend,
     **dict.fromkeys(("nanosleep", "setmaxnreg", "bar"), _nothing),
 }
-"""The function that writes each opcode. `bar` here is bar.warp.sync."""
+"""Opcode -> the function that emits its statements. `bar` here is bar.warp.sync."""
 
 
 def ending(writer: BlockWriter, last: Instruction, after: int, blocks: list[BasicBlock]) -> str:
-    """The statement that says where the lanes are after a block.
+    """The return statement of a block, which states where its lanes are next.
 
     `after` is the block that follows in the text, or END.
     """

@@ -57,7 +57,7 @@ def _pack(writer: BlockWriter, target: Operand, parts: tuple[Operand, ...], widt
         low, high = parts
         halves = writer.half(low), writer.half(high)
         if halves[0] and halves[1] and halves[0][0] == halves[1][0] and (halves[0][1], halves[1][1]) == (0, 1):
-            return writer.write(target, "u32", halves[0][0], named=True)  # both halves of the same register
+            return writer.write(target, "u32", halves[0][0], named=True)  # both halves of one register
         return writer.write(target, "u32", f"pack_halves({writer.read(high, 'u16')}, {writer.read(low, 'u16')})")
     wide = UNSIGNED[width]
     terms: list[str] = []
@@ -70,12 +70,12 @@ def _pack(writer: BlockWriter, target: Operand, parts: tuple[Operand, ...], widt
 
 
 def _to_generic(writer: BlockWriter, instruction: Instruction) -> None:
-    """cvta: global and local addresses are the same in the generic space."""
+    """cvta: global and local addresses are equal to their generic addresses."""
     writer.write(instruction.operands[0], "i64", writer.read(instruction.operands[1], "i64"), named=True)
 
 
 def _policy(writer: BlockWriter, instruction: Instruction) -> None:
-    """createpolicy: caches have no effect here."""
+    """createpolicy: no effect, because caches are not modelled."""
     writer.write(instruction.operands[0], "i64", writer.constant("i64", 0), named=True)
 
 
@@ -105,7 +105,7 @@ def _rounding(instruction: Instruction) -> str:
 
 
 def _to_pair(writer: BlockWriter, instruction: Instruction, to: str) -> None:
-    """The first source becomes the upper half."""
+    """cvt to a packed pair: the first source becomes the upper half."""
     target, first, second = instruction.operands
     function = _ROUND[to[:-2], _rounding(instruction)]
     high, low = (f"{function}({writer.read(each, 'f32')})" for each in (first, second))
@@ -125,7 +125,7 @@ def _to_fp8(writer: BlockWriter, instruction: Instruction, to: str, of: str) -> 
 
 
 def _integer(writer: BlockWriter, operand: Operand, of: str) -> str:
-    """An integer source; 8 bits are the lowest of a register."""
+    """An integer source; 8-bit types are the lowest bits of a register."""
     if of == "u8":
         return f"({writer.read(operand, 'u16')} & {writer.constant('u16', 255)})"
     if of == "s8":
@@ -161,7 +161,7 @@ def _from_integer(writer: BlockWriter, instruction: Instruction, to: str, of: st
     value = _integer(writer, instruction.operands[1], of)
     if to == "bf16":
         return writer.write(instruction.operands[0], "u16", f"round_bf16_once({value}.astype(f64))")
-    if to == "f16":  # what float64 cannot hold is infinite in fp16
+    if to == "f16":  # integers inexact in float64 are infinite in fp16
         return writer.write(instruction.operands[0], "f16", f"{value}.astype(f64).astype(f16)")
     return writer.write(instruction.operands[0], to, f"{value}.astype({to})")
 
@@ -169,7 +169,7 @@ def _from_integer(writer: BlockWriter, instruction: Instruction, to: str, of: st
 def _between_floats(writer: BlockWriter, instruction: Instruction, to: str, of: str) -> None:
     target, source = instruction.operands
     half = writer.half(source)
-    if of == "bf16" and half is not None:  # of a register with two: one operation
+    if of == "bf16" and half is not None:  # a half of a 32-bit register: one operation
         return writer.write(target, "f32", f"widen_{('low', 'high')[half[1]]}_bf16({half[0]})")
     value = _float(writer, instruction, of)
     whole = next((name for rounding, name in _WHOLE.items() if instruction.has(rounding)), None)
@@ -194,4 +194,4 @@ EMITTERS: dict[str, Callable[[BlockWriter, Instruction], None]] = {
     "createpolicy": _policy,
     "cvt": _convert,
 }
-"""The function that writes each opcode."""
+"""Opcode -> the function that emits its statements."""

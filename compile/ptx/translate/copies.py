@@ -38,7 +38,7 @@ def _copy(writer: BlockWriter, instruction: Instruction) -> None:
 
 
 def _copy_bytes(writer: BlockWriter, instruction: Instruction) -> None:
-    """A further operand is the size of the source, another the policy of the cache."""
+    """Optional operands: the size of the source, and the cache policy."""
     target, source, size, *rest = instruction.operands
     if instruction.has("L2::cache_hint"):
         rest = rest[:-1]
@@ -66,7 +66,7 @@ def _bulk(writer: BlockWriter, instruction: Instruction) -> None:
 
 
 def _tensor(writer: BlockWriter, operand: Operand) -> tuple[str, str]:
-    """The address of a tensor map, and the coordinates as a list: `[map, {x, y}]`."""
+    """The address of a tensor map, and its coordinates as a list: `[map, {x, y}]`."""
     assert isinstance(operand, Address)
     match operand.rest:
         case (Vector(items=items),):
@@ -114,7 +114,7 @@ def _tensor_map(writer: BlockWriter, instruction: Instruction) -> None:
 
 
 def _fence(writer: BlockWriter, _instruction: Instruction) -> None:
-    """Accesses are in order here. Observers see the fence."""
+    """Accesses are in order. Observers receive the fence."""
     writer.emit(f"fence(context, {_end(writer)})")
 
 
@@ -125,4 +125,4 @@ EMITTERS: dict[str, Callable[[BlockWriter, Instruction], None]] = {
     "fence": _fence,
     "membar": _fence,
 }
-"""The function that writes each opcode."""
+"""Opcode -> the function that emits its statements."""

@@ -1,6 +1,6 @@
-"""Forms: the numpy types that a register is held in.
+"""Forms: the numpy types in which a register is held.
 
-Which one a register has between basic blocks is decided by its uses.
+The form of a register between basic blocks depends on its uses.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WIDTH = {
     **dict.fromkeys(("u32", "i32", "f32"), 32),
     **dict.fromkeys(("u64", "i64", "f64"), 64),
 }
-"""The bits of each form. The name of a form is that of a numpy type in the generated code."""
+"""Bits of each form. The name of a form is that of a numpy type in the generated code."""
 
 FORM = {
     "pred": "bool",
@@ -31,7 +31,7 @@ FORM = {
     "f32": "f32",
     "f64": "f64",
 }
-"""The form that an instruction of a type works on."""
+"""PTX type -> the form that its instructions use."""
 
 UNSIGNED = {16: "u16", 32: "u32", 64: "u64"}
 SIGNED = {16: "i16", 32: "i32", 64: "i64"}
@@ -44,7 +44,7 @@ def width_of(kind: str) -> int:
 
 
 def choose_forms(kernel: Kernel) -> list[str]:
-    """The form of each register between blocks: the one that most instructions read and write it in."""
+    """The form of each register between blocks: the one that most instructions read and write."""
     votes = [Counter[str]() for _ in kernel.registers]
     for instruction in kernel.instructions:
         _vote(instruction, kernel, votes)
@@ -73,7 +73,7 @@ def _vote(instruction: Instruction, kernel: Kernel, votes: list[Counter[str]]) -
 
 
 def _copy_floats(instruction: Instruction, kernel: Kernel, votes: list[Counter[str]], forms: list[str]) -> None:
-    """A `mov` says nothing of its type: its registers are float32 if one is, and nothing else is known of the other."""
+    """`mov` has no float type: if one register is float32, so is the other, unless its uses require another form."""
     match instruction.operands:
         case (Register(number=first), Register(number=second)) if instruction.base == "mov":
             pass

@@ -40,9 +40,9 @@ def _not(writer: BlockWriter, instruction: Instruction) -> None:
 
 
 def _amount(writer: BlockWriter, operand: Operand, form: str) -> str:
-    """A shift amount, 32 bits without sign, in the type of what is shifted.
+    """A shift amount, an unsigned 32-bit integer, in the type of the shifted value.
 
-    numpy shifts by the width and more as PTX does.
+    numpy and PTX agree on shifts by the width or more.
     """
     if isinstance(operand, Immediate):
         return writer.constant(form, min(operand.integer % (1 << 32), WIDTH[form]))
@@ -55,7 +55,7 @@ def _shift(writer: BlockWriter, instruction: Instruction) -> None:
     if instruction.base == "shl":
         form = writer.integer_form(FORM[instruction.type], (value,))
         writer.write(target, form, f"{writer.read(value, form)} << {_amount(writer, amount, form)}")
-    else:  # bits are shifted as numbers without sign
+    else:  # bits are shifted as unsigned integers
         form = FORM[instruction.type]
         form = form if instruction.type[0] == "s" else UNSIGNED[WIDTH[form]]
         writer.write(target, form, f"{writer.read(value, form)} >> {_amount(writer, amount, form)}")
@@ -87,7 +87,7 @@ def _extract(writer: BlockWriter, instruction: Instruction) -> None:
 
 
 def _function(name: str) -> Callable[[BlockWriter, Instruction], None]:
-    """An instruction that is one function of u32 operands."""
+    """Emits an instruction as one function of u32 operands."""
 
     def emit(writer: BlockWriter, instruction: Instruction) -> None:
         values = ", ".join(writer.read(each, "u32") for each in instruction.operands[1:])
@@ -104,7 +104,7 @@ def _three(writer: BlockWriter, instruction: Instruction) -> None:
 
 
 def _count(writer: BlockWriter, instruction: Instruction) -> None:
-    """popc and clz give 32 bits, whatever they count in."""
+    """popc and clz return 32 bits for every operand type."""
     value = writer.read(instruction.operands[1], UNSIGNED[WIDTH[FORM[instruction.type]]])
     ones = instruction.base == "popc"
     writer.write(
@@ -130,7 +130,7 @@ def _compared(writer: BlockWriter, instruction: Instruction) -> str:
 
 
 def _set_predicate(writer: BlockWriter, instruction: Instruction) -> None:
-    """The second result of a pair has the opposite comparison (PTX ISA, `setp`)."""
+    """The second result of a pair is the complement of the comparison (PTX ISA, `setp`)."""
     compared = _compared(writer, instruction)
     combined = next((_SYMBOL[each] for each in instruction.opcode[2:] if each in _SYMBOL), None)
     target = instruction.operands[0]
@@ -174,4 +174,4 @@ EMITTERS: dict[str, Callable[[BlockWriter, Instruction], None]] = {
     "setp": _set_predicate,
     "selp": _select,
 }
-"""The function that writes each opcode."""
+"""Opcode -> the function that emits its statements."""

@@ -1,4 +1,4 @@
-"""Loads, stores, atomics and matrices of shared memory (PTX ISA, "Data Movement", "Parallel Synchronization")."""
+"""Loads, stores, atomics, ldmatrix and stmatrix (PTX ISA, "Data Movement", "Parallel Synchronization")."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _ATOMIC_FORM = {"b32": "u32", "b64": "u64", "f16": "u16"}
 
 
 def items_of(operand: Operand) -> tuple[Operand, ...]:
-    """The parts of a vector, or the operand itself."""
+    """The elements of a vector operand, or the operand itself."""
     return operand.items if isinstance(operand, Vector) else (operand,)
 
 
 def _elements(writer: BlockWriter, instruction: Instruction, operand: Operand) -> tuple[Operand, ...]:
-    """The registers of a load or a store: as many as `.v2` and `.v4` say."""
+    """The registers of a load or a store: 2 with `.v2`, 4 with `.v4`."""
     items = items_of(operand)
     count = next((int(part[1]) for part in instruction.opcode if part in ("v2", "v4")), 1)
     if len(items) != count:
@@ -28,13 +28,13 @@ def _elements(writer: BlockWriter, instruction: Instruction, operand: Operand) -
 
 
 def space_of(instruction: Instruction) -> str:
-    """The state space of an access. Generic addresses are global ones."""
+    """The state space of an access. Generic addresses are global addresses."""
     parts = [part.partition("::")[0] for part in instruction.opcode[1:]]
     return next((part for part in parts if part in ("param", "shared", "local")), "global")
 
 
 def address_of(writer: BlockWriter, operand: Operand, space: str) -> tuple[str, int]:
-    """The base of an address as an expression, and the offset to add."""
+    """The base of an address, as an expression, and its offset in bytes."""
     assert isinstance(operand, Address)
     if isinstance(operand.base, Immediate | Symbol):
         return writer.read(operand.base, "i32" if space == "shared" else "i64"), operand.offset
@@ -43,7 +43,7 @@ def address_of(writer: BlockWriter, operand: Operand, space: str) -> tuple[str, 
 
 
 def place_of(writer: BlockWriter, operand: Operand, space: str) -> str:
-    """An address with its offset added."""
+    """An address plus its offset, as an expression."""
     base, offset = address_of(writer, operand, space)
     form = "i64" if space != "shared" else "i32"
     return f"{base} + {writer.constant(form, offset)}" if offset else base
@@ -73,7 +73,7 @@ def _load(writer: BlockWriter, instruction: Instruction) -> None:
 
 
 def _write_bits(writer: BlockWriter, target: Operand, value: str, kind: str) -> None:
-    """A loaded value. It is extended with its sign if its type has one and the register is wider."""
+    """Writes a loaded value to a register. A wider register is sign-extended if the type is signed."""
     form = UNSIGNED[BITS[kind]]
     if kind[0] == "s" and writer.width(target) > BITS[kind]:
         writer.write(target, FORM[kind], f"{value}.view({FORM[kind]})")
@@ -110,7 +110,7 @@ def _stored(writer: BlockWriter, source: Operand, width: int) -> str:
 
 
 def _atomic(writer: BlockWriter, instruction: Instruction) -> None:
-    """atom gives the old value, red does not."""
+    """atom returns the old value, red does not."""
     kind = instruction.type
     form = _ATOMIC_FORM.get(kind, FORM[kind])
     target, rest = (
@@ -150,7 +150,7 @@ def _load_matrix(writer: BlockWriter, instruction: Instruction) -> None:
 
 
 def _matrices(writer: BlockWriter, instruction: Instruction, operand: Operand) -> tuple[Operand, ...]:
-    """The registers of ldmatrix and stmatrix: one for each matrix."""
+    """The registers of ldmatrix and stmatrix: one per matrix."""
     items = items_of(operand)
     if not instruction.has(f"x{len(items)}"):
         raise writer.unsupported("another number of registers than matrices")
@@ -166,7 +166,7 @@ def _store_matrix(writer: BlockWriter, instruction: Instruction) -> None:
 
 
 def _nothing(_writer: BlockWriter, _instruction: Instruction) -> None:
-    """A hint to caches."""
+    """Cache hints have no effect."""
 
 
 EMITTERS: dict[str, Callable[[BlockWriter, Instruction], None]] = {
@@ -178,4 +178,4 @@ EMITTERS: dict[str, Callable[[BlockWriter, Instruction], None]] = {
     "stmatrix": _store_matrix,
     "prefetch": _nothing,
 }
-"""The function that writes each opcode."""
+"""Opcode -> the function that emits its statements."""

@@ -1,6 +1,6 @@
-"""Where the lanes are after a basic block: what translated code returns.
+"""Outcomes: where the lanes are after a basic block, as returned by translated code.
 
-An integer is the next block of all lanes that ran, END that they returned. Otherwise it is one of the classes.
+An integer is the next block of all lanes that ran, or END if they returned. Otherwise it is one of the classes.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from bringup.compile.ptx.hardware.context import Context, Mask
 from bringup.compile.ptx.hardware.values import all_lanes, any_lane
 
 END = -1
-"""The number of the block after a return."""
+"""The block number after a return."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diverged:
-    """Lanes of one thread block go on in different basic blocks: (block, lanes) of each."""
+    """Lanes of one thread block continue in different basic blocks: (block, lanes) of each."""
 
     parts: tuple[tuple[int, NDArray[np.bool_]], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Divided:
-    """Whole thread blocks go on in different basic blocks: `rows` (B,) in `taken`, the others in `other`."""
+    """Thread blocks continue in different basic blocks: `rows` (B,) in `taken`, the others in `other`."""
 
     rows: NDArray[np.bool_]
     taken: int
@@ -37,9 +37,9 @@ class Divided:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiting:
-    """Lanes that wait at barrier `identity` for `count` threads (0: all of the block); `after` is the block after it.
+    """Lanes wait at barrier `identity` for `count` threads (0: all of the block), and continue at block `after`.
 
-    `lanes` None: all. `passing` are those that do not take part, as a predicate says.
+    `lanes` None: all. `passing` are the lanes that do not wait, because their predicate is false.
     """
 
     identity: int
@@ -77,7 +77,7 @@ def branch(context: Context, mask: Mask, predicate: Any, taken: int, other: int)
 def wait(
     mask: Mask, predicate: Any, identity: int, count: int, after: int, instruction: Instruction, context: Context
 ) -> Waiting:
-    """bar.sync of the lanes of a mask; with a predicate, of some of them."""
+    """bar.sync of the lanes of a mask; with a predicate, of the lanes where it holds."""
     if predicate is None or (np.ndim(predicate) == 0 and predicate):
         return Waiting(identity, count, mask, None, after, instruction)
     chosen = context.full(predicate)
@@ -86,6 +86,6 @@ def wait(
 
 
 def trap(context: Context, mask: Mask, instruction: Instruction) -> None:
-    """The trap instruction is a fault, if any lane runs it."""
+    """trap. Raises `Fault` if any lane runs it."""
     if mask is None or any_lane(mask):
         context.fault(instruction, "the kernel stopped itself (trap)", mask)

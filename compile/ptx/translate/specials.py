@@ -1,4 +1,4 @@
-"""Special registers as expressions of the generated code (PTX ISA, "Special Registers"): all are int32."""
+"""Special registers as int32 expressions of the generated code (PTX ISA, "Special Registers")."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""A kernel as Python functions of numpy statements, one for each basic block.
+"""Translates a kernel to Python functions of numpy statements, one for each basic block.
 
-A function takes the context, its registers and the lanes that run (None: all), and returns where they are
-afterwards. It
-computes all lanes: those that do not run have their old registers again at the end, and take part in no access.
+A function's arguments are the context, its registers and the active lanes (None: all). It returns where the lanes are
+next. It computes all lanes. At its end the registers of inactive lanes are restored, and these access no memory.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ _LIBRARY: tuple[ModuleType, ...] = (
 
 
 def translate(kernel: Kernel, blocks: list[BasicBlock]) -> list[BlockFunction]:
-    """The function of each basic block. Raises Unsupported for an instruction that cannot be written."""
+    """The function of each basic block. Raises Unsupported for an instruction that cannot be translated."""
     constants, canonical = Constants(), choose_forms(kernel)
     source = "".join(_block(kernel, blocks, number, canonical, constants) for number in range(len(blocks)))
     names: dict[str, Any] = {"np": np, "instructions": kernel.instructions}
@@ -75,7 +74,7 @@ def translate(kernel: Kernel, blocks: list[BasicBlock]) -> list[BlockFunction]:
 
 
 def _block(kernel: Kernel, blocks: list[BasicBlock], number: int, canonical: list[str], constants: Constants) -> str:
-    """The text of one function."""
+    """The source of one function."""
     block = blocks[number]
     writer = BlockWriter(kernel, canonical, constants)
     inside = kernel.instructions[block.start : block.end]
@@ -98,9 +97,9 @@ def _block(kernel: Kernel, blocks: list[BasicBlock], number: int, canonical: lis
 
 
 def _inputs(writer: BlockWriter, canonical: list[str]) -> list[str]:
-    """The registers that a block reads before it sets them.
+    """Statements that load the registers that a block reads before it sets them.
 
-    One that nothing has set has all bits set: NaN, -1, true.
+    A register that was never set has all bits set: NaN, -1, true.
     """
     lines: list[str] = []
     for each in sorted(writer.inputs):

@@ -1,4 +1,4 @@
-"""What the lanes of a warp do together, and matrix products (PTX ISA, "Warp Level", "Asynchronous Warpgroup Level")."""
+"""Operations across a warp, and matrix products (PTX ISA, "Warp Level", "Asynchronous Warpgroup Level")."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _write_all(writer: BlockWriter, operand: Operand, form: str, values: str) ->
 
 
 def _matrix_product(writer: BlockWriter, instruction: Instruction) -> None:
-    """mma.sync: the types are those of d, a, b and c."""
+    """mma.sync. Its types are those of d, a, b and c."""
     target, first, second, third = instruction.operands
     column = instruction.opcode.index("col") + 1
     kinds = [part for part in instruction.opcode[column:] if part != "satfinite"]
@@ -106,7 +106,7 @@ def _matrix_product(writer: BlockWriter, instruction: Instruction) -> None:
 def _group_product(writer: BlockWriter, instruction: Instruction) -> None:
     """wgmma.mma_async.
 
-    Constants: the signs of a and b, then whether each is transposed (b alone, if a is in registers).
+    Constants: the signs of a and b, then whether each is transposed (only b if a is in registers).
     """
     if not instruction.has("mma_async"):
         return _group_order(writer, instruction)
@@ -133,7 +133,7 @@ def _group_product(writer: BlockWriter, instruction: Instruction) -> None:
 
 
 def _group_order(writer: BlockWriter, instruction: Instruction) -> None:
-    """Products of a warpgroup are done at once here. Observers see the order."""
+    """wgmma.fence, commit_group and wait_group: products complete at once. Observers receive the order."""
     kind = instruction.opcode[1].removesuffix("_group")
     pending = instruction.operands[0] if instruction.operands else None
     count = f"{pending.integer}, " if isinstance(pending, Immediate) else ""
@@ -150,4 +150,4 @@ EMITTERS: dict[str, Callable[[BlockWriter, Instruction], None]] = {
     "mma": _matrix_product,
     "wgmma": _group_product,
 }
-"""The function that writes each opcode."""
+"""Opcode -> the function that emits its statements."""

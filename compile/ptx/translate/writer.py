@@ -1,4 +1,4 @@
-"""BlockWriter: the statements of one basic block. It knows in which forms the registers of the block are at hand."""
+"""BlockWriter: emits the statements of one basic block, and tracks the forms in which registers are available."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from bringup.compile.ptx.translate.forms import SIGNED, UNSIGNED, WIDTH, width_o
 from bringup.compile.ptx.translate.specials import SPECIALS
 
 CONVERTED = {"i16": "i32", "u16": "u32", "i32": "i64", "u32": "u64"}
-"""The form of twice the width."""
+"""Form -> the form of twice the width."""
 
 
 class BlockWriter:
-    """Writes statements. An expression that it returns is a name, so that it can be used several times.
+    """Emits statements. An expression that it returns is a name, so it can be used several times.
 
-    `canonical` has the form of each register between blocks, and `constants` what all blocks share.
+    `canonical` has the form of each register between blocks. `constants` are shared by all blocks.
     """
 
     def __init__(self, kernel: Kernel, canonical: list[str], constants: Constants) -> None:
@@ -35,28 +35,30 @@ class BlockWriter:
         self._mask: str | None = None
 
     def begin(self, instruction: Instruction) -> None:
-        """The next instruction, with its predicate."""
+        """Begins an instruction, with its predicate."""
         self.instruction, self.predicate, self._mask = instruction, None, None
         if instruction.predicate is not None:
             self.predicate = self.read(instruction.predicate, "bool")
 
     def unsupported(self, reason: str) -> Unsupported:
+        """The exception for an unsupported form of the current instruction."""
         assert self.instruction is not None
         where = self.kernel.where(self.instruction)
         return Unsupported(self.instruction.text, self.instruction.ptx_line, source=where, reason=reason)
 
     def emit(self, statement: str) -> None:
+        """Appends a statement to the function."""
         self.lines.append(f"    {statement}")
 
     def name(self, expression: str) -> str:
-        """A new name for the value of an expression."""
+        """Assigns an expression to a new name, and returns it."""
         self._count += 1
         self.emit(f"v{self._count} = {expression}")
         return f"v{self._count}"
 
     @property
     def mask(self) -> str:
-        """The lanes that run the instruction, which may be predicated."""
+        """The active lanes of the instruction, as an expression; it may be predicated."""
         if self.predicate is None:
             return "mask"
         if self._mask is None:
@@ -65,27 +67,27 @@ class BlockWriter:
 
     @property
     def here(self) -> str:
-        """The instruction, for functions that name it in a fault."""
+        """The instruction, as an expression, for functions that report it in a fault."""
         assert self.instruction is not None
         return f"instructions[{self.instruction.index}]"
 
     def constant(self, form: str, value: int) -> str:
-        """An integer, or a bit pattern, in a form."""
+        """The name of an integer or bit pattern in a form."""
         return self.constants.number(form, value)
 
     def width(self, operand: Operand) -> int:
-        """The bits of a register; 0 for anything else."""
+        """The bits of a register; 0 for other operands."""
         return width_of(self.kernel.registers[operand.number][1]) if isinstance(operand, Register) else 0
 
     def form_of(self, operand: Operand, default: str) -> str:
-        """A form of 32 bits in which a register is at hand, so that copying it costs nothing."""
+        """A 32-bit form in which a register is available, so that copying it needs no conversion."""
         if not isinstance(operand, Register):
             return default
         known = next((form for form in self._forms.get(operand.number, {}) if WIDTH[form] == 32), None)
         return known or self.canonical[operand.number]
 
     def integer_form(self, form: str, operands: tuple[Operand, ...]) -> str:
-        """i32, or u32 if the first register is at hand only in that form: both give the same bits."""
+        """i32, or u32 if the first register is available only in that form: the result has the same bits."""
         first = next((each for each in operands if isinstance(each, Register)), None)
         return "u32" if form == "i32" and first is not None and self.form_of(first, "i32") == "u32" else form
 
@@ -140,15 +142,15 @@ class BlockWriter:
         return cast if form == UNSIGNED[WIDTH[form]] else self.name(f"{cast}.view({form})")
 
     def half(self, operand: Operand) -> tuple[str, int] | None:
-        """The u32 of which an operand is one half (0: low, 1: high), if the half was never taken out."""
+        """(u32, half: 0 low, 1 high) of an operand that is one half of a u32, if the half was never extracted."""
         if isinstance(operand, Register) and not self._forms.get(operand.number):
             return self._halves.get(operand.number)
         return None
 
     def write(self, operand: Operand, form: str, expression: str, *, named: bool = False) -> None:
-        """Sets a register. `named`: the expression is a name already.
+        """Sets a register. `named`: the expression is already a name.
 
-        A value that is narrower than the register is extended: with its sign, if the form has one.
+        A value narrower than the register is sign- or zero-extended, by its form.
         """
         if isinstance(operand, Blank):
             return
@@ -168,7 +170,7 @@ class BlockWriter:
         self.changed.add(number)
 
     def write_half(self, operand: Operand, source: str, high: int) -> None:
-        """Sets a 16-bit register to one half of a u32, which is taken out when it is needed."""
+        """Sets a 16-bit register to one half of a u32, which is extracted when it is used."""
         if self.predicate is not None:
             self.write(operand, "u16", f"{'high_half' if high else 'low_half'}({source})")
         elif isinstance(operand, Register):
@@ -177,7 +179,7 @@ class BlockWriter:
             self.changed.add(operand.number)
 
     def copy(self, target: Register, source: Register) -> None:
-        """Sets a register to another of its width, in all forms in which that is at hand."""
+        """Sets a register to another of its width, in all forms in which that is available."""
         form = self.canonical[target.number]
         if self.half(source) is None:
             self._register(source.number, form)
@@ -196,7 +198,7 @@ class BlockWriter:
             del self._widened[key]
 
     def widened(self, operand: Operand, form: str, wide: str) -> str:
-        """An operand read in a form and converted to a wider one. The result is computed once."""
+        """An operand in a form, converted to a wider one. The result is computed once."""
         if isinstance(operand, Immediate):
             return self.constants.immediate(operand.text, wide)
         if not isinstance(operand, Register):

@@ -1,1 +1,1 @@
-"""Observers of a launch: bytes, bank conflicts, races in shared memory, order between blocks."""
+"""Observers of a launch: memory traffic, bank conflicts, races in shared memory, order between blocks."""

@@ -1,8 +1,8 @@
-"""Banks: the wavefronts that shared memory needs for each request, against the fewest possible.
+"""Banks: the wavefronts that shared memory needs for each request, compared with the minimum.
 
-Shared memory has 32 banks of 4 bytes; different words of one bank are served one after the other. Accesses of 16 bytes
-are served for 8 lanes at a time, of 8 bytes for 16 (CUDA C++ Programming Guide, "Shared Memory"). An idealised count:
-hardware may merge more.
+Shared memory has 32 banks of 4 bytes; different words of one bank are accessed one after the other. 16-byte accesses
+are processed for 8 lanes at a time, 8-byte accesses for 16 (CUDA C++ Programming Guide, "Shared Memory"). The count is
+a model: hardware may merge more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BANKS = 32
 
 @dataclass(slots=True)
 class BankUse:
-    """One instruction's requests (one warp's each), wavefronts, and the fewest wavefronts for the same words."""
+    """The requests (one per warp) of one instruction, its wavefronts, and the minimum for the same words."""
 
     instruction: str
     requests: int = 0
@@ -31,7 +31,7 @@ class BankUse:
 
     @property
     def excess(self) -> float:
-        """Wavefronts over the fewest: 1.0 has no conflict."""
+        """Wavefronts divided by the minimum; 1.0 without conflicts."""
         return self.wavefronts / max(self.least, 1)
 
     def __str__(self) -> str:
@@ -77,5 +77,5 @@ class Banks(Observer):
         use.least += int((-(-first.sum(1) // BANKS)).sum())
 
     def result(self) -> tuple[BankUse, ...]:
-        """The use of shared memory by instruction, in the order of their first run."""
+        """The use of shared memory by instruction, in the order of their first execution."""
         return tuple(self._uses.values())

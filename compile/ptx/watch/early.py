@@ -1,7 +1,7 @@
-"""Early: accesses before a launch waits for the one before it, of what an earlier launch may write.
+"""Early: accesses to memory that an earlier launch may write, before this launch waits for it.
 
-Until griddepcontrol.wait the launch before may still run (PTX ISA, "griddepcontrol"), so a read of what it writes may
-give what was there before, and a store may be lost. Here launches run one after the other, and nothing else shows it.
+The previous launch may run until griddepcontrol.wait (PTX ISA, `griddepcontrol`). So a read of memory that it writes
+may return the old value, and a store may be overwritten. In the emulator, launches run in order, so only this shows it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ KIND = "access before the wait for the launch before"
 
 
 class Early(Observer):
-    """Finds them in launches of a kernel that waits; others start when all is done. `result()` is a tuple of
-    `WrongAccess`."""
+    """Finds such accesses of kernels that wait; other launches start after all earlier ones. `result()` is a tuple of
+    `WrongAccess`.
+    """
 
     name = "early"
 
@@ -34,7 +35,7 @@ class Early(Observer):
         self._waits = False
 
     def mark(self, address: int, fixed: NDArray[np.bool_] | bool, nbytes: int) -> None:
-        """Which bytes from an address on no launch before writes: all of them, or those that are true."""
+        """Marks bytes from an address that no earlier launch writes: all `nbytes`, or those true in `fixed`."""
         start = address - GLOBAL_BASE
         self._fixed[start : start + nbytes] = fixed
 
@@ -79,5 +80,5 @@ class Early(Observer):
         self._found.add(context, instruction, offsets, rows, bad)
 
     def result(self) -> tuple[WrongAccess, ...]:
-        """The accesses by instruction."""
+        """The accesses, by instruction."""
         return self._found.all()

@@ -1,4 +1,4 @@
-"""Lanes of an access as flat arrays."""
+"""The lanes of an access as flat arrays."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ WARP = 32
 
 
 def by_warp(context: Context, index: Array, mask: Mask) -> tuple[Array, NDArray[np.bool_] | None]:
-    """(requests, 32) offsets and active lanes (None: all), without the warps that have no active lane.
+    """(requests, 32) offsets and active lanes (None: all), without warps that have no active lane.
 
-    Lanes that are not active repeat the offset of the first one that is.
+    Inactive lanes repeat the offset of the first active one.
     """
     offsets = context.full(index).reshape(-1, WARP)
     if mask is None:
@@ -33,7 +33,7 @@ def by_warp(context: Context, index: Array, mask: Mask) -> tuple[Array, NDArray[
 
 
 def distinct(values: Array) -> Array:
-    """How many different values each row has."""
+    """The number of distinct values in each row."""
     steps = values[:, 1:] - values[:, :-1]
     if (steps < 0).any():
         steps = np.diff(np.sort(values, axis=1), axis=1)
@@ -51,7 +51,7 @@ def active_pairs(context: Context, index: Array, mask: Mask) -> tuple[Array, Arr
 
 
 def granules(offsets: Array, size: int, granule: int, *others: Array) -> tuple[Array, ...]:
-    """The granules of accesses of `size` bytes, and the other arrays repeated to their length."""
+    """The granules of accesses of `size` bytes, and the other arrays repeated to the same length."""
     count = max(1, size // granule)
     first = offsets // granule
     if count == 1:
@@ -71,5 +71,5 @@ def smallest_access(kernel: Kernel, space: str, largest: int = 4) -> int:
 
 
 def place(kernel: Kernel, instruction: Instruction) -> str:
-    """The line of the kernel's source and the instruction."""
+    """The line of the kernel's source, and the instruction."""
     return f"{kernel.where(instruction)}: {instruction.text}"

@@ -1,4 +1,4 @@
-"""LastStore: which instruction, in which block, stored a byte of global memory last."""
+"""LastStore: the instruction and the block that stored a byte of global memory last."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bringup.compile.ptx.watch.lanes import active_pairs, place
 
 
 class LastStore(Observer):
-    """Watches the byte at an address. `result()` says what stored it, None where nothing did."""
+    """Observes the byte at an address. `result()` describes its last store; None if there was none."""
 
     name = "last_store"
 
@@ -23,7 +23,7 @@ class LastStore(Observer):
         self._found: str | None = None
 
     def result(self) -> str | None:
-        """The block, by its place in the grid, and the instruction."""
+        """The block, by its index in the grid, and the instruction."""
         return self._found
 
     def write_global(

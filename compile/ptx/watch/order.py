@@ -1,12 +1,14 @@
-"""Order: global memory between blocks of one launch. What one block stored another may read only if the first released
-it and the second acquired it (PTX ISA, "Memory Consistency Model": release and acquire patterns, causality order); and
-so for a store over what another block has read.
+"""Order: accesses of different blocks of one launch to global memory without a happens-before relation.
 
-A vector clock with an entry for each warp of the grid: a release adds what its warp knows to the word it is done on, an
-acquire of that word adds that to what its warp knows, and a barrier joins the warps of a block. Read-modify-writes go
-on with the word's release sequence. Fences without an atomic operation, and atomics of scope .cta, order nothing here.
-A read and a store of one place that nothing orders are found whichever runs first here. Of each place's readers two are
-remembered: the last, and the last of another block; an ordered pair may hide a third. Tensor loads are not remembered.
+A block may read what another stored only after a release by that one and an acquire of its own (PTX ISA, "Memory
+Consistency Model": release and acquire patterns, causality order). The same holds for a store over what another block
+has read.
+
+Vector clocks have an entry for each warp of the grid. A release adds what its warp knows to the released word, an
+acquire of that word adds this to what its warp knows, and a barrier joins the warps of a block. Read-modify-writes
+continue the word's release sequence. Fences without an atomic operation, and atomics of scope .cta, order nothing here.
+An unordered read and store of one address are found in either order. Two readers of each address are stored: the last,
+and the last of another block; an ordered pair may hide a third. Tensor loads are not stored.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ _STRONG = ("acquire", "relaxed", "release", "volatile")
 
 @dataclass(slots=True)
 class Disorder:
-    """Accesses of one instruction: `kind`, how many, and the place and blocks of the first."""
+    """Unordered accesses of one instruction: `kind`, their count, and the address and blocks of the first."""
 
     kind: str
     instruction: str
@@ -50,7 +52,7 @@ class Disorder:
 
 
 class _State:
-    """Of a context: the clocks inside its blocks, and what each warp knows of all warps of the grid (None: nothing)."""
+    """For a context: the clocks within its blocks, and what each warp knows of all warps of the grid, if anything."""
 
     def __init__(self, clocks: Clocks, known: NDArray[np.int32] | None) -> None:
         self.clocks, self.known = clocks, known
@@ -60,7 +62,7 @@ class _State:
 
 
 class _Readers:
-    """By granule: the last reader, and the last of another block than that, as stamps (column + 1) << 32 | time."""
+    """For each granule: the last reader, and the last of a different block, as stamps (column + 1) << 32 | time."""
 
     def __init__(self, nbytes: int, granule: int, warps: int) -> None:
         self._granule, self._warps = granule, warps
@@ -71,7 +73,7 @@ class _Readers:
         return self._last[granule], self._other[granule]
 
     def add(self, context: Context, clocks: Clocks, index: Any, mask: Mask, size: int) -> None:
-        """Accesses are aligned to their size: all granules of one are set at once."""
+        """Adds reads. They are aligned to their size, so all granules of an access are set at once."""
         each = max(1, size // self._granule)
         last, other = (stamps[: len(stamps) // each * each].reshape(-1, each) for stamps in (self._last, self._other))
         columns = context.blocks[:, None] * self._warps + context.launch.thread // WARP
@@ -93,7 +95,7 @@ class _Readers:
 
 
 class Order(Observer):
-    """Finds reads of other blocks' stores that nothing orders. `result()` is a tuple of `Disorder`."""
+    """Finds accesses that nothing orders after those of another block. `result()` is a tuple of `Disorder`."""
 
     name = "order"
 
@@ -102,7 +104,7 @@ class Order(Observer):
         self._warps = -(-launch.kernel.threads // WARP)
         x, y, z = launch.grid
         self._columns = x * y * z * self._warps
-        # the last store to each granule: (column + 1) << 32 | time, 0: not stored by this launch
+        # the last store to each granule: (column + 1) << 32 | time; 0 if this launch has not stored to it
         self._stores = np.zeros(launch.device.nbytes // self._granule, np.int64)
         self._readers = _Readers(launch.device.nbytes, self._granule, self._warps)
         self._released: dict[int, NDArray[np.int32]] = {}
@@ -115,7 +117,7 @@ class Order(Observer):
         part.watched[self] = context.watched[self].rows(rows)
 
     def result(self) -> tuple[Disorder, ...]:
-        """The accesses without an order, by instruction."""
+        """The unordered accesses, by instruction."""
         return tuple(self._found.values())
 
     # accesses
@@ -130,7 +132,7 @@ class Order(Observer):
         state: _State = context.watched[self]
         self._readers.add(context, state.clocks, index, mask, size)
         first = (context.full(index) if mask is None else context.full(index)[context.full(mask)]) // self._granule
-        if not self._stores[first].any():  # the first granule of a store is set with the rest
+        if not self._stores[first].any():  # a store sets the first granule together with the rest
             return
         self._check(context, instruction, index, mask, size, store=False)
 
@@ -179,7 +181,7 @@ class Order(Observer):
 
     @staticmethod
     def _lanes(context: Context, index: Any, mask: Mask) -> list[tuple[int, int, int]]:
-        """Offset, row and thread of each active lane."""
+        """(offset, row, thread) of each active lane."""
         columns: list[list[int]] = [each.tolist() for each in active_pairs(context, index, mask)]
         return [(offset, row, thread) for offset, row, thread in zip(*columns, strict=True)]
 
@@ -202,7 +204,7 @@ class Order(Observer):
         context.watched[self].clocks.end_phase(row, barrier)
 
     def pass_phase(self, context: Context, instruction: Instruction, row: int, threads: Any, barrier: int) -> None:
-        """Whoever passes knows what its whole block knows of other blocks: too much, so a fault may be missed."""
+        """A warp that passes is assumed to know what its block knows of other blocks, so a fault may be missed."""
         state: _State = context.watched[self]
         state.clocks.pass_phase(row, threads, barrier)
         if state.known is not None:
@@ -231,7 +233,7 @@ class Order(Observer):
         state.clocks.time[row] += 1
 
     def _unknown(self, context: Context, before: Array, rows: Array, warps: Array) -> Array:
-        """Which of some accesses, by their stamps, are another block's that a warp does not know to have happened."""
+        """Which accesses, by their stamps, are of another block and not known to the warp to have happened before."""
         columns = (before >> 32) - 1
         other = (columns >= 0) & (columns // self._warps != context.blocks[rows])
         state: _State = context.watched[self]

@@ -1,9 +1,9 @@
-"""Races: unordered accesses of two warps to one place of shared memory, and reads of bytes never written.
+"""Races: unordered accesses of two warps to the same shared memory, and reads of bytes never written.
 
-Order comes from barriers, barrier objects and waits for asynchronous copies and products (`clocks.py`). Lanes of one
-warp count as one agent: what one warp misses inside itself is not found. Reads of wgmma and of tensor stores, and
-copies of cp.async, last until they are waited for; tensor loads write until their barrier object's phase ends.
-An access that did not run is not checked.
+The order is that of barriers, barrier objects and waits for asynchronous copies and products (`clocks.py`). The lanes
+of one warp are one agent, so races within a warp are not found. Reads of wgmma and of tensor stores, and copies of
+cp.async, last until they are waited for; tensor loads write until the phase of their barrier object ends. Only accesses
+that run are checked.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ UNWRITTEN = "read of bytes never written"
 
 @dataclass(slots=True)
 class Race:
-    """Accesses of one instruction: `kind`, how many, and the first one's block and byte of shared memory.
+    """Racing accesses of one instruction: `kind`, their count, and the block and byte of shared memory of the first.
 
-    `harmless`: two warps wrote the same value, as they do when a layout holds an element twice.
+    `harmless`: two warps wrote the same value, as they do if a layout contains an element twice.
     """
 
     kind: str
@@ -49,9 +49,9 @@ class Race:
 
 
 class _State:
-    """Of a context: its clocks, and for each granule of shared memory the last write and the last read of each agent.
+    """For a context: its clocks, and for each granule of shared memory the last write and the last read of each agent.
 
-    A write is time << AGENT_BITS | agent, 0: never written. `latest` is the time of the last read by anyone.
+    A write is time << AGENT_BITS | agent; 0: never written. `latest` is the time of the last read of any agent.
     """
 
     def __init__(self, clocks: Clocks, writes: Array, reads: Array, latest: Array) -> None:
@@ -70,7 +70,7 @@ class _State:
         return _State(self.clocks.rows(rows), *(table[rows] for table in self.tables))
 
     def unordered_writes(self, index: Array, rows: Array, warps: Array) -> Array:
-        """Where the last write is not known to the warp."""
+        """Whether the last write is unknown to the warp."""
         before = self.writes[index]
         bad = ((before >> AGENT_BITS) > self.clocks.base[rows]) | ((before & _AGENT) >= self.clocks.copier)
         if bad.any():
@@ -79,7 +79,7 @@ class _State:
         return bad
 
     def unordered_reads(self, index: Array, rows: Array, warps: Array) -> Array:
-        """Where the last read of some agent is not known to the warp."""
+        """Whether the last read of some agent is unknown to the warp."""
         bad = self.latest[index] > self.clocks.base[rows]
         if bad.any():
             row, warp = rows[bad], warps[bad]
@@ -109,7 +109,7 @@ class Races(Observer):
         part.watched[self] = context.watched[self].rows(rows)
 
     def result(self) -> tuple[Race, ...]:
-        """The races by instruction."""
+        """The races, by instruction."""
         return tuple(self._found.values())
 
     # accesses of warps
@@ -142,13 +142,13 @@ class Races(Observer):
     def _places(
         self, state: _State, context: Context, relative: Any, mask: Mask, size: int
     ) -> tuple[Array, Array, Array]:
-        """Granules in the tables, rows and warps of the accesses."""
+        """Granules (indices in the tables), rows and warps of the accesses."""
         offsets, rows, threads = active_pairs(context, relative, mask)
         index, rows, warps = granules(offsets, size, self._granule, rows, threads >> 5)
         return index + rows * state.size, rows, warps
 
     def _equal(self, context: Context, index: Array, mask: Mask, values: list[Any], together: Array) -> Array:
-        """Where a store changes nothing, and all lanes that store there at once store the same."""
+        """Where a store does not change the value, and all lanes that store to it at once store the same value."""
         kind = np.dtype(f"u{self._granule}")
         wide = np.stack([context.full(value) for value in values], -1)
         chosen = wide.reshape(-1, len(values)) if mask is None else wide[context.full(mask)]
@@ -236,7 +236,7 @@ class Races(Observer):
     def _check_tile(
         self, context: Context, instruction: Instruction, row: int, warps: Any, places: Array, *, store: bool
     ) -> None:
-        """An asynchronous access issued by `warps`, each of which must know the accesses before."""
+        """Checks an asynchronous access issued by `warps`, each of which must know the earlier accesses."""
         state: _State = context.watched[self]
         index, rows = places + row * state.size, np.full(places.shape, row)
         what = "tile write" if store else "tile read"

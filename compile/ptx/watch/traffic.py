@@ -1,7 +1,7 @@
-"""Bytes: what a launch reads and writes of each buffer, each byte once, and the 32-byte sectors that it requests.
+"""Bytes: the bytes of each buffer that a launch reads and writes, each counted once, and the 32-byte sectors requested.
 
 A sector is the unit in which L2 serves a request of a warp (CUDA C++ Best Practices Guide, "Coalesced Access to Global
-Memory"). Proven: the bytes the kernel names. Not: what caches save or DRAM moves.
+Memory"). The counts are those of the kernel's accesses, without the effects of caches and DRAM.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ONES: dict[int, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class BufferTraffic:
-    """Bytes of one allocation that a launch read and wrote, each once."""
+    """Bytes of one allocation that a launch read and wrote, each counted once."""
 
     name: str
     nbytes: int
@@ -41,8 +41,8 @@ class BufferTraffic:
 class AccessTraffic:
     """The accesses of one instruction to one buffer.
 
-    A request is one warp's. `requested` bytes count each lane; `least` is the fewest sectors that could
-    serve the requests.
+    A request is that of one warp. `requested` bytes count each lane; `least` is the minimum number of sectors for the
+    requests.
     """
 
     instruction: str
@@ -55,6 +55,7 @@ class AccessTraffic:
 
     @property
     def sectors_per_request(self) -> float:
+        """The mean number of 32-byte sectors per request."""
         return self.sectors / max(self.requests, 1)
 
     def __str__(self) -> str:
@@ -65,34 +66,39 @@ class AccessTraffic:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What `Bytes` found: totals in bytes, each byte once, and every access."""
+    """The result of `Bytes`: totals in bytes, each byte counted once, and every access."""
 
     buffers: tuple[BufferTraffic, ...]
     accesses: tuple[AccessTraffic, ...]
 
     @property
     def read(self) -> int:
+        """Bytes read, each counted once."""
         return sum(buffer.read for buffer in self.buffers)
 
     @property
     def written(self) -> int:
+        """Bytes written, each counted once."""
         return sum(buffer.written for buffer in self.buffers)
 
     @property
     def requested(self) -> int:
+        """Bytes requested, counted for each lane."""
         return sum(access.requested for access in self.accesses)
 
     @property
     def sectors(self) -> int:
+        """Sectors requested."""
         return sum(access.sectors for access in self.accesses)
 
     @property
     def sectors_per_request(self) -> float:
+        """The mean number of sectors per request."""
         return self.sectors / max(sum(access.requests for access in self.accesses), 1)
 
     @property
     def sector_excess(self) -> float:
-        """Sectors over the fewest that could serve the same requests: 1.0 is perfect."""
+        """Sectors divided by the minimum for the same requests; 1.0 is perfect."""
         return self.sectors / max(sum(access.least for access in self.accesses), 1)
 
 

@@ -1,4 +1,4 @@
-"""Unwritten: reads of global memory that nothing has written, neither the host nor a kernel before."""
+"""Unwritten: reads of global memory that neither the host nor a kernel has written."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ KIND = "read of global memory never written"
 
 
 class Unwritten(Observer):
-    """Finds such reads. One of them may watch several launches of a device, one after the other: what these store is
-    written from then on. `result()` is a tuple of `WrongAccess`, of the last launch."""
+    """Finds such reads. It can observe several launches on a device in sequence: memory that they store to is written.
+    `result()` is a tuple of `WrongAccess`, of the last launch.
+    """
 
     name = "unwritten"
 
     def __init__(self, device: Device) -> None:
-        self._written: NDArray[np.uint8] = np.zeros(device.nbytes, np.uint8)  # 1 for each byte that is
+        self._written: NDArray[np.uint8] = np.zeros(device.nbytes, np.uint8)  # 1: the byte is written
         self._found = WrongAccesses(KIND)
 
     def mark(self, address: int, nbytes: int, parts: NDArray[np.bool_] | None = None) -> None:
-        """The host has written memory at an address: all of it, or some of its equal parts."""
+        """Marks memory as written by the host: all `nbytes` at an address, or those equal parts true in `parts`."""
         start = address - GLOBAL_BASE
         range_ = self._written[start : start + nbytes]
         if parts is None:
@@ -41,7 +42,7 @@ class Unwritten(Observer):
         self._found = WrongAccesses(KIND)
 
     def result(self) -> tuple[WrongAccess, ...]:
-        """The reads by instruction."""
+        """The reads, by instruction."""
         return self._found.all()
 
     def read_global(self, context: Context, instruction: Instruction, index: Any, mask: Mask, size: int) -> None:

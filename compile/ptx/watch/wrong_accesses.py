@@ -1,4 +1,4 @@
-"""Accesses to global memory that an observer finds wrong, by instruction."""
+"""Wrong accesses to global memory, by instruction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = NDArray[Any]
 
 @dataclass(slots=True)
 class WrongAccess:
-    """Accesses of one instruction: what is wrong, how many, and the block and the place of the first."""
+    """Wrong accesses of one instruction: the error, their count, and the block and address of the first."""
 
     kind: str
     instruction: str
@@ -30,14 +30,14 @@ class WrongAccess:
 
 
 class WrongAccesses:
-    """What one observer has found in a launch; `kind` says in words what is wrong."""
+    """The wrong accesses that one observer finds in a launch. `kind` describes the error."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._found: dict[int, WrongAccess] = {}
 
     def add(self, context: Context, instruction: Instruction, offsets: Array, rows: Array, bad: Array) -> None:
-        """The accesses at `offsets` of device memory, by the blocks `rows` of a context, of which some may be bad."""
+        """Adds accesses at `offsets` of device memory by the blocks `rows` of a context, if any of them is `bad`."""
         if not bad.any():
             return
         found = self._found.get(instruction.index)
@@ -49,5 +49,5 @@ class WrongAccesses:
         found.count += int(np.count_nonzero(bad))
 
     def all(self) -> tuple[WrongAccess, ...]:
-        """By instruction, in the order in which they were found."""
+        """The wrong accesses by instruction, in the order in which they were found."""
         return tuple(self._found.values())

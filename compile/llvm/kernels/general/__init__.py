@@ -1,1 +1,1 @@
-"""Kernels for any shape, strides and dtype, for operations of users' models without a faster kernel."""
+"""Kernels for any shape, strides and dtype: the operations of users' models that have no faster kernel."""

@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Writes elements to indexed positions, in a copy of a tensor or in a state.
 
-If several elements have one position, the last is stored, or all are added. A thread has some positions of the axes
+If several elements have one position, the last is stored, or all are added. A thread writes some positions of the axes
 without indices, so that no two threads write one element. An index outside its axis writes nothing.
 """
 
@@ -19,12 +19,12 @@ from bringup.compile.llvm.ir.places import listed_of, spread_of
 from bringup.compile.schedule.graph.op_graph import Buffer, Node, View
 from bringup.spec import Shape
 
-# (index of what a thread has, index of what it goes through) -> place in the tensor, value, whether it is written
+# (index of the thread's positions, index of the loop) -> (position in the tensor, value, whether it is written)
 Moves = Callable[[Index, Index], tuple[Index, Value, Value]]
 
 
 def put(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots: the address of each buffer of `memory`. `target` is what is written to; `rule`: how ("" or `add`, …)."""
+    """Slots: the address of each buffer of `memory`. `target` is written; `rule` combines values ("" or `add`, …)."""
     b = e.b
     buffers: dict[str, Buffer] = {buffer.name: buffer for buffer in settings["buffers"]}
     places = {name: e.slot(at, POINTER) for at, name in enumerate(settings["memory"])}

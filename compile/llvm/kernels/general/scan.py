@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Scans along an axis: running sums, products and extremes. Lines are divided among threads."""
+"""Scans along an axis: cumulative sums, products and extremes. Lines are divided among threads."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def scan(e: Emitter, settings: Mapping[str, Any]) -> None:
                     found = b.fadd(before, value) if is_real(kind) else b.add(before, value)
                 case "cumprod":
                     found = b.fmul(before, value) if is_real(kind) else b.mul(before, value)
-                case _:  # of equal ones the last, and NaN before all others, as torch has it
+                case _:  # the last of equal ones; NaN precedes all others, as in torch
                     sign = ">=" if node.short == "cummax" else "<="
                     is_better = b.icmp_signed("==", at, I64(0))
                     if is_real(kind):

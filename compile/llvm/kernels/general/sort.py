@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Sorts lines: `sort`, `topk`, `kthvalue`. A thread sorts some lines, by merging sorted runs.
 
-NaN is above all other numbers. The sort is stable in both directions.
+NaN is larger than all other elements. The sort is stable in both directions.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from bringup.compile.schedule.graph.op_graph import Buffer, Node, View, dense
 
 
 def sort(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots: the address of each buffer of `memory`. `first`:`last` of each line in order are written.
+    """Slots: the address of each buffer of `memory`. Elements `first`:`last` of each sorted line are written.
 
-    Scratch memory has 3 words for each number of a line.
+    Scratch memory has 3 8-byte words per element of a line.
     """
     buffers: dict[str, Buffer] = {buffer.name: buffer for buffer in settings["buffers"]}
     places = {name: e.slot(at, POINTER) for at, name in enumerate(settings["memory"])}
@@ -61,12 +61,12 @@ def sort(e: Emitter, settings: Mapping[str, Any]) -> None:
 
 
 def _key(code: Code, value: Value, kind: Kind, *, descending: bool) -> Value:
-    """An integer with the same order as the number."""
+    """An int64 with the same order as the element."""
     b = code.b
     if is_real(kind):
         wide = code.b.fadd(code.cast(value, kind, "double"), F64(0.0))  # -0 is 0
         bits = b.bitcast(wide, I64)
-        mask = b.lshr(b.ashr(bits, I64(63)), I64(1))  # all but the sign of what is below 0
+        mask = b.lshr(b.ashr(bits, I64(63)), I64(1))  # all bits but the sign, for negative numbers
         found = b.select(b.fcmp_unordered("uno", wide, wide), I64(2**63 - 1), b.xor(bits, mask))
     else:
         found = code.cast(value, kind, "int")

@@ -90,7 +90,7 @@ def _product(code: Code, node: Node) -> Terms:
 
 
 def _linear(code: Code, node: Node) -> Terms:
-    """Rows by rows of a weight, plus a bias."""
+    """x · weightᵀ, plus a bias."""
     x, weight, bias = _view(node.arguments[0]), _view(node.arguments[1]), node.argument("bias")
     kind: Kind = "double" if is_real(kind_of(code.buffers[node.outputs[0]].dtype)) else "int"
     own: list[Kind] = [kind_of(code.buffers[view.buffer].dtype) for view in (x, weight)]
@@ -116,7 +116,7 @@ def _convolution(code: Code, node: Node) -> Terms:
     bias, groups = node.argument("bias"), node.argument("groups")
     stride, padding, dilation = (whole_numbers(node.argument(name)) for name in ("stride", "padding", "dilation"))
     assert isinstance(groups, int)
-    columns = weight.shape[0] // groups  # results of a group
+    columns = weight.shape[0] // groups  # result channels of a group
     own: list[Kind] = [kind_of(code.buffers[view.buffer].dtype) for view in (x, weight)]
 
     def term(index: Index, at: Index) -> Value:

@@ -1,1 +1,1 @@
-"""The kernels of weights in few bits."""
+"""Kernels of packed weights: products, embeddings, dequantisation."""

@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""x · weightᵀ + bias of few rows in int8 and codes of 8 bits: sums of whole numbers, and a float for each scale.
+"""x · weightᵀ + bias of few rows of int8 activations and 8-bit codes: integer sums, and a float factor for each scale.
 
-A unit is as many columns as have one scale of x and one of the weight. Rows of x are taken in at once; then each
-thread reads its rows of the weight once, and all rows of x pass over each while it is in the cache.
+A unit is a number of columns with one scale of x and one of the weight. All rows of x are quantised first. Then each
+thread reads its rows of the weight once, and multiplies each with all rows of x while it is in the cache.
 
 B blocks of M rows of x, each with the matrix of an expert · N rows of a matrix · K channels
 """
@@ -23,15 +23,15 @@ from bringup.compile.llvm.select.sizes import AHEAD, BLOCKS_AT_ONCE
 from bringup.compile.llvm.select.stored import WHOLE, Stored
 from bringup.graphs.ops.quant_linear import COLUMNS
 
-CHAINS = 4  # sums that do not wait for each other
+CHAINS = 4  # independent accumulators
 HALF = 16  # columns that one instruction multiplies
-LANES = 8  # sums that it gives
+LANES = 8  # sums in its result
 
 
 def quant_bytes(e: Emitter, settings: Mapping[str, Any]) -> None:
     """Slots as those of `quant_rows`. `unit` is 16 or 32.
 
-    Scratch memory: some scales; for each row of x the codes in int16, the factor of each unit, the sum of each block.
+    Scratch memory: some scales; for each row of x its int16 codes, the scale of each unit, the sum of each block.
     """
     b, blocks = e.b, Blocks(e, settings)
     weight = Weight(e, settings["weight"], SLOTS)
@@ -52,7 +52,7 @@ def quant_bytes(e: Emitter, settings: Mapping[str, Any]) -> None:
 
 
 class _Product:
-    """Of a row of x with rows of a matrix."""
+    """Products of a row of x with rows of a matrix."""
 
     def __init__(self, e: Emitter, settings: Mapping[str, Any], weight: Weight, channels: Value) -> None:
         self.e, self.b, self.weight, self.channels = e, e.b, weight, channels
@@ -60,12 +60,12 @@ class _Product:
         self.unit: int = settings["unit"]
         self.width = channels if self.stored.block[2] == WHOLE else I64(self.stored.block[2])
         self.blocks, self.units = e.b.udiv(channels, self.width), e.b.udiv(channels, I64(self.unit))
-        self.is_one = self.stored.block[2] == self.unit  # whether a block is a unit
+        self.is_one = self.stored.block[2] == self.unit  # whether a block is one unit
         self.scales = e.scratch
         self._place(e.at(e.scratch, "float32", I64(BLOCKS_AT_ONCE)))
 
     def of_row(self, row: Value) -> _Product:
-        """That of another row."""
+        """The products of another row of x."""
         found, b = copy(self), self.b
         words = b.add(b.udiv(self.channels, I64(2)), b.add(self.units, self.blocks))
         found._place(self.e.at(self.codes, "float32", b.mul(row, words)))
@@ -79,7 +79,7 @@ class _Product:
     # --- x
 
     def read(self, x: Value, dtype: str) -> None:
-        """Writes its codes, and what there is of units and blocks."""
+        """Writes the codes of x, the scales of its units, and the sums of its blocks if the weight has terms."""
         e, b = self.e, self.b
         each = COLUMNS // self.unit
 
@@ -110,7 +110,7 @@ class _Product:
     # --- rows of the weight
 
     def sum(self, row: Value) -> Value:
-        """The product with a row of the weight."""
+        """The dot product with a row of the weight."""
         e, b = self.e, self.b
         sums = [Cell(b, vector(LANES), e.zero(LANES)) for _ in range(CHAINS)]
         terms = {lanes: Cell(b, vector(lanes), e.zero(lanes)) for lanes in (e.machine.lanes, 1)}
@@ -130,7 +130,7 @@ class _Product:
         return value
 
     def _read_blocks(self, row: Value, begin: Value, end: Value, terms: Mapping[int, Cell]) -> None:
-        """Writes the scales of some blocks of a row, and adds the products of their terms with the sums of x."""
+        """Writes the scales of some blocks of a row, and adds term · (sum of x) for each."""
         e, b = self.e, self.b
 
         def read(block: Value, lanes: int) -> None:
@@ -145,7 +145,7 @@ class _Product:
         e.each(begin, end, read)
 
     def _add_blocks(self, row: Value, begin: Value, end: Value, sums: list[Cell]) -> None:
-        """Adds the products of blocks of several units each."""
+        """Adds the products of blocks that have several units each."""
         e, b = self.e, self.b
         units = b.udiv(self.width, I64(self.unit))
         with e.loop(begin, end) as block:
@@ -159,7 +159,7 @@ class _Product:
     def _add_units(
         self, row: Value, begin: Value, end: Value, scale_of: Callable[[Value], tuple[Value, Value]], sums: list[Cell]
     ) -> None:
-        """Adds the products of units, by their scales, some at a time and then one by one."""
+        """Adds the products of units, multiplied by their scales: several units at a time, then one by one."""
         e, b = self.e, self.b
 
         def codes(k: Value) -> Value:
@@ -180,7 +180,7 @@ class _Product:
             add(unit, sums[0])
 
     def _of_unit(self, k: Value, codes: Callable[[Value], Value]) -> Value:
-        """The sums of code · code over a unit, as float32 lanes; whole numbers until then."""
+        """The sums of code · code over a unit: computed in integers, converted to float32 lanes."""
         e, b = self.e, self.b
         total: Value | None = None
         for half in range(0, self.unit, HALF):

@@ -1,10 +1,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""x · weightᵀ + bias of few rows and codes of 4 bits in words, as whole numbers, for processors with AVX2.
+"""x · weightᵀ + bias of few rows with 4-bit codes in words, computed in integers, for processors with AVX2.
 
-Of some columns together x is a whole number of 24 bits with its sign, as a float32 has, times a power of two. Such a
-number is digits of a byte, and one instruction multiplies 32 codes by a digit each; their sums have no rounding. Where
-x is rounded to int8, it has one digit. Codes of float4 become whole numbers first.
+Within a group of columns, x is a signed 24-bit integer, the precision of a float32, times a power of two. The integer
+is split into 8-bit digits. One instruction multiplies 32 codes with a digit each, and the sums are exact. If x is
+rounded to int8, it has one digit. Codes of float4 are converted to integers first.
 
 B blocks of M rows of x, each with the matrix of an expert · N rows of a matrix · K channels
 """
@@ -29,15 +29,15 @@ from bringup.compile.llvm.kernels.quant.rows import SLOTS, Blocks
 from bringup.compile.llvm.kernels.quant.weight import Weight, from_zero
 from bringup.compile.llvm.select.stored import WHOLE, Stored
 
-ROWS = 8  # of a word
-ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # rows of lanes: those in the low halves of a word's bytes, then the others
+ROWS = 8  # in a word
+ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # row of each lane: first the low halves of a word's bytes, then the high halves
 
 
 def quant_digits(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots as those of `quant_rows`. `vectors` of 8 columns have one factor, `digits` a number.
+    """Slots as those of `quant_rows`. `vectors` vectors of 8 columns have one factor, an element of x `digits` digits.
 
-    Words of `at_once` columns, 8 or 16, are a vector. Scratch memory: 8 by 8 scales; for each row of x the factors, the
-    sums of their columns, and of each vector of columns 4 bytes a column and digit.
+    A vector holds the words of `at_once` columns, 8 or 16. Scratch memory: 8 by 8 scales; for each row of x the factors
+    of groups, the sums of groups, and the digits, 4 bytes per column and digit.
     """
     b, blocks = e.b, Blocks(e, settings)
     stored: Stored = settings["weight"]
@@ -61,7 +61,7 @@ def quant_digits(e: Emitter, settings: Mapping[str, Any]) -> None:
 
 
 class _Product:
-    """Of 8 rows of a matrix with a row of x."""
+    """Products of 8 rows of a matrix with a row of x."""
 
     def __init__(self, e: Emitter, settings: Mapping[str, Any], weight: Weight, channels: Value) -> None:
         self.e, self.b, self.weight, self.stored, self.channels = e, e.b, weight, weight.stored, channels
@@ -69,7 +69,7 @@ class _Product:
         self.kind, self.none = vector(self.at_once), e.zero(self.at_once)
         self.is_float4 = self.stored.code_dtype == "float4_e2m1fn"
         self.vectors, self.digits, self.is_rounded = settings["vectors"], settings["digits"], settings["digits"] == 1
-        self.group = 8 * self.vectors  # columns of one factor
+        self.group = 8 * self.vectors  # columns with one factor
         self.width = channels if self.stored.block[2] == WHOLE else I64(self.stored.block[2])
         self.blocks = e.b.udiv(channels, self.width)
         self.scales = e.scratch
@@ -77,11 +77,11 @@ class _Product:
         self.dots = Dots(
             e, weight, at_once=self.at_once, group=self.group, digits=self.digits, signed=settings["weight"].signed
         )
-        self.is_one = self.stored.block[2] == self.group  # whether a block has one factor
+        self.is_one = self.stored.block[2] == self.group  # whether a block is one group
         self._place(e.at(self.scales, "float32", I64(ROWS * ROWS)))
 
     def of_row(self, row: Value) -> _Product:
-        """That of another row of x."""
+        """The products with another row of x."""
         found, b = copy(self), self.b
         words = b.add(b.mul(self.channels, I64(self.digits)), b.mul(self.groups, I64(2)))
         found._place(self.e.at(self.factors, "float32", b.mul(row, words)))
@@ -95,7 +95,7 @@ class _Product:
     # --- x
 
     def read(self, x: Value, dtype: str) -> None:
-        """Writes its digits, and what there is of groups and blocks."""
+        """Writes the digits of x, and the factors and sums of its groups and blocks."""
         with self.e.loop(I64(0), self.groups) as group:
             self._make_digits(dtype, x, group)
         if not self.is_one:
@@ -113,7 +113,7 @@ class _Product:
         step, scale = factors(e, top, none) if self.is_rounded else powers(e, top, none, self.digits)
         codes = [b.fmul(each, e.spread(step, 8)) for each in numbers]
         codes = [e.intrinsic("llvm.x86.avx.cvt.ps2dq.256", WORDS, [each]) for each in codes]
-        # At most 64 codes below 2^23: their sum has no overflow.
+        # At most 64 codes below 2^23: their sum does not overflow.
         total = e.intrinsic("llvm.vector.reduce.add.v8i32", I32, [reduce(b.add, codes)])
         total = b.fmul(b.sitofp(total, F32), scale)
         e.store(self.factors, "float32", group, b.fmul(scale, real(0.5)) if self.is_float4 else scale)
@@ -128,7 +128,7 @@ class _Product:
                 whole = b.ashr(b.sub(whole, b.sext(low, WORDS)), _splat(WORDS, 8))
 
     def _add_sums(self) -> None:
-        """The sums of x in blocks, in place of those of groups."""
+        """Replaces the sums of groups by the sums of blocks."""
         e, b = self.e, self.b
         groups = b.udiv(self.width, I64(self.group))
         with e.loop(I64(0), self.blocks) as block:
@@ -142,7 +142,7 @@ class _Product:
     # --- rows of the weight
 
     def sums_of(self, first: Value) -> Value:
-        """The sums of 8 rows from `first` on."""
+        """The dot products of 8 rows from `first`."""
         e, b = self.e, self.b
         sums = [Cell(b, self.kind, self.none) for _ in range(2)]
         terms = [Cell(b, vector(8), e.zero(8)) for _ in ORDER] if self.stored.has_terms else []
@@ -161,9 +161,9 @@ class _Product:
         return b.shuffle_vector(value, value, _mask([ORDER.index(row) for row in range(ROWS)]))
 
     def _read_scales(self, first: Value, begin: Value, end: Value, terms: list[Cell], one: Cell | None) -> Value:
-        """Writes the scales of up to 8 blocks, 8 rows of each, and adds what terms give: the block of the first ones.
+        """Writes the scales of up to 8 blocks, of 8 rows each, and adds their terms. Returns the first block written.
 
-        The last 8 blocks are read together even if some of them were before; their terms count once.
+        The last 8 blocks are read together, even if some of them were read before; terms are added once.
         """
         e, b = self.e, self.b
         rows = [b.add(first, I64(row)) for row in ORDER]
@@ -196,7 +196,7 @@ class _Product:
         self.e.store(self.scales, "float32", self.b.mul(place, I64(ROWS)), value)
 
     def _add_block(self, first: Value, block: Value, place: Value, sums: list[Cell]) -> None:
-        """Adds the products of a block, by its scales, to the sums."""
+        """Adds the products of a block, multiplied by its scales."""
         e, b = self.e, self.b
         begin = b.mul(block, self.width)
         scales = [self._four(b.add(b.mul(place, I64(ROWS)), I64(at))) for at in (0, 4)]

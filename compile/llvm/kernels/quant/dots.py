@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""Sums of products of codes of 4 bits with digits of a byte, over the columns that have one factor.
+"""Dot products of 4-bit codes with 8-bit digits of x, over the columns with one factor.
 
-Bytes of words are put in an order in which a lane has four columns of one row. In vectors of 8 lanes each four are four
-rows, and numbers of x are in memory four times. In vectors of 16 each four are one row, so these are there once.
+The bytes of words are permuted so that a 32-bit lane has four columns of one row. With 8 lanes, four adjacent lanes are
+four rows, and the digits of x are stored four times. With 16 lanes, they are one row, and digits are stored once.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from bringup.compile.llvm.kernels.quant.weight import Weight
 from bringup.compile.llvm.select.sizes import AHEAD
 
 BYTES, SHORTS, WORDS, FLOATS = vector(32, I8), vector(16, I16), vector(8, I32), vector(8)
-FLOAT4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # float4_e2m1fn, each number twice
+FLOAT4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # 2 · value of each float4_e2m1fn code
 HALF_OF_12 = 6
 
 
 class Dots:
-    """Words of `at_once` columns, 8 or 16, are a vector.
+    """A vector holds the words of `at_once` columns, 8 or 16.
 
-    `group` columns have one factor, and numbers of x are below 127/128 · 2^(8 · digits - 1).
+    `group` columns have one factor. Magnitudes of x are below 127/128 · 2^(8 · digits - 1).
     """
 
     def __init__(self, e: Emitter, weight: Weight, *, at_once: int, group: int, digits: int, signed: bool) -> None:
@@ -34,19 +34,19 @@ class Dots:
         self.is_float4 = weight.stored.code_dtype == "float4_e2m1fn"
 
     def sums(self, place: Value, first: Value, k: Value) -> list[Value]:
-        """The sums of code · whole number over a group of columns from k on, as float32, of 8 rows from `first` on.
+        """The sums of code · x over a group of columns from k, as float32, of 8 rows from `first`.
 
-        Of rows in low halves and of the others; `place` has the digits of x.
+        First those of rows in the low halves of bytes, then the others. `place` is the address of the digits of x.
         """
         if adds_bytes(self.e, self.at_once) and (self.digits == 1 or self.at_once == 16):
             return self._in_bytes(place, first, k)
         return self._in_int8(place, first, k) if self.digits == 1 else self._in_digits(place, first, k)
 
     def _in_bytes(self, place: Value, first: Value, k: Value) -> list[Value]:
-        """With an instruction for products of bytes: the sum of the upper digits, times 256, takes the next one's.
+        """With dot products of bytes: the sum of upper digits, times 256, is the accumulator of the next digit.
 
-        No sum has an overflow: of 64 columns a lane of 16 has 16, whose codes are below 16, and of 32 it has 8, whose
-        codes are below 25.
+        No sum overflows: if a group has 64 columns, each of the 16 lanes adds 16 codes below 16; if it has 32, 8 codes
+        below 25.
         """
         e, b = self.e, self.b
         kind = vector(self.at_once, I32)
@@ -62,7 +62,7 @@ class Dots:
         return [b.sitofp(each, vector(self.at_once)) for each in sums]
 
     def _in_int8(self, place: Value, first: Value, k: Value) -> list[Value]:
-        """Of one digit, without such an instruction."""
+        """One digit, without that instruction: 16-bit sums."""
         sums: list[Value] = [_splat(SHORTS, 0)] * 2
         for at in range(0, self.group, self.at_once):
             own = self.b.add(k, I64(at))
@@ -73,7 +73,7 @@ class Dots:
         return [self._number([each]) for each in sums]
 
     def _in_digits(self, place: Value, first: Value, k: Value) -> list[Value]:
-        """The same of several digits: a sum of 16 bits for each."""
+        """Several digits, without that instruction: a 16-bit sum for each digit."""
         e, b = self.e, self.b
         none = SHORTS([I16(0)] * 16)
         sums = [[Cell(b, SHORTS, none) for _ in range(self.digits)] for _ in range(2)]
@@ -88,23 +88,23 @@ class Dots:
 
     @property
     def bytes_of_column(self) -> int:
-        """Bytes that a digit of a number of x has in memory: the lowest digits of `at_once` columns are first."""
+        """Bytes per column and digit in memory. The lowest digits of `at_once` columns are first."""
         return 4 if self.at_once == 8 else 1
 
     def spread(self, digits: Value) -> Value:
-        """Bytes of 8 columns as memory has them."""
+        """The digits of 8 columns in their memory layout."""
         if self.at_once != 8:
             return digits
         fours = self.b.bitcast(digits, vector(2, I32))
         return self.b.shuffle_vector(fours, fours, _mask([0] * 4 + [1] * 4))
 
     def by_rows(self, four: Value) -> Value:
-        """Numbers of four rows, each in all lanes of its row."""
+        """Values of four rows, each broadcast to all lanes of its row."""
         lanes = [lane % 4 if self.at_once == 8 else lane // 4 for lane in range(self.at_once)]
         return self.b.shuffle_vector(four, four, _mask(lanes))
 
     def totals(self, low: Value, high: Value) -> Value:
-        """The sums of four rows' lanes, and those of four others."""
+        """The sums over the lanes of each of four rows, and of four other rows."""
         b = self.b
         if self.at_once == 8:
             one_half = b.shuffle_vector(low, high, _mask([*range(4), *range(8, 12)]))
@@ -117,7 +117,7 @@ class Dots:
         return b.fadd(first, second)
 
     def _digits(self, place: Value, at: Value, digit: int) -> Value:
-        """One digit of each of `at_once` numbers of x, for every row."""
+        """One digit of `at_once` elements of x, for every row."""
         b, size = self.b, self.bytes_of_column
         offset = b.add(b.mul(at, I64(size * self.digits)), I64(size * self.at_once * digit))
         own = self.e.at(place, "int8", offset)
@@ -127,13 +127,13 @@ class Dots:
         return b.shuffle_vector(four, four, _mask([0, 1, 2, 3] * 4))
 
     def _fetched(self, first: Value, k: Value) -> list[Value]:
-        """Codes, and a hint that those behind them are read soon: 64 bytes of words are a cache line."""
+        """The codes of `_codes`. Words of 8 columns are half a cache line, so later ones are prefetched."""
         if self.at_once == 8:
             self.e.prefetch(self.weight.word_at(first, k), AHEAD)
         return self._codes(first, k)
 
     def _codes(self, first: Value, k: Value) -> list[Value]:
-        """Bytes: of each four columns, of four rows each."""
+        """Codes as bytes: for each four columns, four rows."""
         b, size = self.b, 4 * self.at_once
         words, kind = self.weight.words(first, k, self.at_once), vector(self.at_once, I32)
         if self.is_signed:
@@ -145,7 +145,7 @@ class Dots:
         raw: Value = b.bitcast(words, vector(size, I8))
         if self.at_once == 8:
             moved = b.bitcast(b.shuffle_vector(raw, raw, _mask(order)), kind)
-        else:  # LLVM takes two instructions for the same shuffle
+        else:  # for this shuffle, LLVM would emit two instructions
             places = raw.type([I8(at) for at in order])
             moved = self.e.intrinsic("llvm.x86.avx512.permvar.qi.512", raw.type, [raw, places])
             moved = b.bitcast(moved, kind)
@@ -158,7 +158,7 @@ class Dots:
         return [self.e.intrinsic(name, vector(size, I8), [table, half]) for half in codes]
 
     def _number(self, sums: list[Value]) -> Value:
-        """Of sums of digits, the lowest first, that of the numbers; of the upper two it is exact."""
+        """The sum of digit sums, lowest digit first, weighted by powers of 256. The upper two are added exactly."""
         b = self.b
 
         def pairs(value: Value, by: int) -> Value:

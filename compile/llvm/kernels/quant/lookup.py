@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Rows of a table in few bits, as floats: no other is made."""
+"""Converts rows of a packed matrix to floats: the rows of an embedding, or all rows."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ SLOTS = 5  # before those of the weight
 
 
 def quant_lookup(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots: numbers of rows, a stride; out, dense; their count; K; weight. `chosen` is the dtype of the numbers.
+    """Slots: row indices, their stride; out, dense; number of rows; K; weight. `chosen` is the dtype of the indices.
 
-    Without one all rows are made, matrix by matrix: then the first slot has how many a matrix has.
+    If `chosen` is empty, all rows are converted, matrix by matrix; the first slot is the number of rows of a matrix.
     """
     b = e.b
     out, count, channels = e.slot(2, POINTER), e.slot(3, I64), e.slot(4, I64)

@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""x · weightᵀ + bias of one row and a weight in few bits: each thread reads its rows of the weight once, in order.
+"""x · weightᵀ + bias of one row and a packed weight: each thread reads its rows of the weight once, in order.
 
-A number is code · scale + term, both of a block: so the sum of a block is that of code · x, times the scale, and
-that of x, times the term. Rows that share words are summed together, and a word's codes are not moved to its low bits:
-code · 16ⁿ is as exact in float32, and the sum of row n is divided once.
+An element is code · scale + term, with one scale and term per block. So the sum of a block is (sum of code · x) · scale
++ (sum of x) · term. Rows that share words are summed together, without shifting codes to the low bits: code · 16ⁿ is
+exact in float32 too, and the sum of row n is divided once.
 
 B blocks of one row of x, each with the matrix of an expert · N rows of a matrix · K channels
 """
@@ -21,15 +21,15 @@ from bringup.compile.llvm.kernels.quant.weight import Weight, from_zero
 from bringup.compile.llvm.select.sizes import BLOCKS_AT_ONCE, converts
 from bringup.compile.llvm.select.stored import WHOLE, Stored
 
-TURNS = 4  # blocks of a row whose sums do not wait for each other
-TOGETHER = 4  # rows whose sums of a block are in registers
+TURNS = 4  # blocks of a row with independent accumulators
+TOGETHER = 4  # rows whose accumulators of a block are in registers
 
 
 def quant_row(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots as those of `quant_rows`. `vectors` so many of a block are added in one pass of a loop.
+    """Slots as those of `quant_rows`. An iteration adds `vectors` vectors of a block.
 
-    Scratch memory: K numbers of x where it is not float32; the sum of x in each block; the scales of some blocks of all
-    rows that share a word; a vector for each of these rows.
+    Scratch memory: K elements of x if x is converted; the scales of some blocks of all rows that share a word; a vector
+    for each of these rows; the sum of x in each block.
     """
     stored: Stored = settings["weight"]
     rows = stored.in_words
@@ -58,7 +58,7 @@ def quant_row(e: Emitter, settings: Mapping[str, Any]) -> None:
 
 
 class _Product:
-    """Of some rows of a matrix with x."""
+    """Products of x with rows of a matrix."""
 
     def __init__(
         self, e: Emitter, weight: Weight, x: Value, channels: Value, scratch: Value, vectors: int, is_signed: bool
@@ -76,9 +76,9 @@ class _Product:
             self._sum_x()
 
     def rows(self, first: Value) -> list[Value]:
-        """The sums of the rows that share a word, from `first` on."""
+        """The dot products of the rows that share a word, from `first`."""
         e, b, lanes = self.e, self.b, self.lanes
-        # Of a row alone, blocks take turns, so that their additions do not wait for each other.
+        # For a single row, successive blocks use different accumulators, so that their additions are independent.
         turns = TURNS if self.count == 1 else 1
         sums = [[Cell(b, vector(lanes), e.zero(lanes)) for _ in range(self.count)] for _ in range(turns)]
         if self.stored.has_terms:
@@ -115,7 +115,7 @@ class _Product:
             e.store(self.sums, "float32", block, total)
 
     def _read_blocks(self, row: Value, place: Value, begin: Value, end: Value) -> None:
-        """Writes the scales of some blocks of a row, and adds the products of their terms with the sums of x."""
+        """Writes the scales of some blocks of a row, and adds term · (sum of x) for each."""
         e, b = self.e, self.b
         terms = e.at(self.terms, "float32", b.mul(place, I64(self.lanes)))
 
@@ -131,12 +131,12 @@ class _Product:
         e.each(begin, end, read)
 
     def _add_block(self, first: Value, block: Value, place: Value, sums: list[Cell]) -> None:
-        """Adds the products of a block's codes, by its scale, to the sum of each row."""
+        """Adds the products of a block's codes, multiplied by its scale, to the sum of each row."""
         e, b, lanes = self.e, self.b, self.lanes
         begin = b.mul(block, self.width)
         for some in range(0, self.count, TOGETHER):
             numbers = range(some, min(some + TOGETHER, self.count))
-            # A block of several passes has as many sums as a pass has vectors.
+            # A block of several iterations has one accumulator per vector of an iteration.
             chains = self.vectors if self.count == 1 and self.stored.block[2] != self.vectors * lanes else 1
             parts = {(n, c): Cell(b, vector(lanes), e.zero(lanes)) for n in numbers for c in range(chains)}
             with e.loop(I64(0), self.width, self.vectors * lanes) as within:
@@ -155,7 +155,7 @@ class _Product:
                 sums[n].set(e.multiply_add(value, scale, sums[n].get()))
 
     def _codes(self, first: Value, k: Value, numbers: range) -> list[tuple[int, Value]]:
-        """The codes of some rows in columns k and on, that of row n times 16 to the power of its shift."""
+        """The codes of some rows in columns from k; those of row n are multiplied by 16 to the power of `_shift(n)`."""
         b, weight = self.b, self.weight
         if self.count == 1:
             return [(0, weight.codes(first, k, self.lanes))]
@@ -172,7 +172,7 @@ class _Product:
         return found
 
     def _shift(self, row: int) -> int:
-        """By how many codes a row's are above the low bits: the last ones are moved, as they have a word's sign."""
+        """The position of a row's codes in a word; 0 if they are shifted: for tables, and the last row (sign bit)."""
         return 0 if self.stored.has("table") or row == self.count - 1 else row
 
 

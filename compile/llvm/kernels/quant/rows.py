@@ -1,8 +1,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""x · weightᵀ + bias of some rows and a weight in few bits, of any form: numbers of a strip of it are made once.
+"""x · weightᵀ + bias of some rows and any packed weight, which is converted to float32 once, strip by strip.
 
-A strip is some rows of the weight in float32. It stays in the cache while all rows of x pass over it, some of them at a
-time with two rows of the weight: their sums are in registers.
+A strip is some rows of the weight in float32. It stays in the cache while all rows of x are multiplied with it: `tile`
+rows of x and two rows of the strip at a time, with accumulators in registers.
 
 B blocks of M rows of x, each with the matrix of an expert · N rows of a matrix · K channels
 """
@@ -19,14 +19,14 @@ from bringup.compile.llvm.kernels.quant.weight import Weight
 from bringup.compile.llvm.select.sizes import APART, BLOCKS_AT_ONCE, STRIP, converts
 
 SLOTS = 11  # before those of the weight
-PAIR = 2  # rows of a strip whose sums are in registers
+PAIR = 2  # rows of a strip whose accumulators are in registers
 
 
 def quant_rows(e: Emitter, settings: Mapping[str, Any]) -> None:
     """Slots: x, strides of its blocks and rows; bias, its stride; expert of each block; out, dense; B; M; N; K; weight.
 
-    `tile` rows of x are computed together, and `rest` behind the last whole tile. Scratch memory: a strip; M rows of x
-    where they are not float32.
+    `tile` rows of x are computed together, and `rest` rows after the last full tile. Scratch memory: a strip; M rows of
+    x if these are converted.
     """
     b, blocks = e.b, Blocks(e, settings)
     rows, channels = blocks.rows, blocks.channels
@@ -63,7 +63,7 @@ def quant_rows(e: Emitter, settings: Mapping[str, Any]) -> None:
 
 
 def _wide(e: Emitter, settings: Mapping[str, Any], x: Value, blocks: Blocks) -> Value:
-    """Where all rows of x are as float32, one after the other."""
+    """The address of all rows of x in float32, contiguous."""
     b = e.b
     memory = e.at(e.scratch, "float32", b.mul(I64(STRIP), b.add(blocks.channels, I64(APART + 2 * BLOCKS_AT_ONCE))))
     with e.loop(I64(0), blocks.rows) as row:
@@ -76,7 +76,7 @@ def _wide(e: Emitter, settings: Mapping[str, Any], x: Value, blocks: Blocks) -> 
 def _sums(
     e: Emitter, x: Value, stride: Value, tile: int, numbers: Value, width: int, channels: Value
 ) -> Mapping[tuple[int, int], Value]:
-    """The products of `tile` rows of x with `width` rows of a strip, by their places."""
+    """The dot products of `tile` rows of x with `width` rows of a strip, by (row of x, row of the strip)."""
     b, lanes = e.b, e.machine.lanes
     places = [(i, j) for i in range(tile) for j in range(width)]
     sums = {count: {at: Cell(b, vector(count), e.zero(count)) for at in places} for count in (lanes, 1)}
@@ -96,7 +96,7 @@ def _sums(
 
 
 class Blocks:
-    """The slots that products with a weight in few bits have in common."""
+    """The slots that all products with a packed weight share."""
 
     def __init__(self, e: Emitter, settings: Mapping[str, Any]) -> None:
         self._e, self._settings = e, settings
@@ -105,7 +105,7 @@ class Blocks:
         self._count, self.rows, self.columns, self.channels = (e.slot(at, I64) for at in (7, 8, 9, 10))
 
     def each(self, body: Callable[[Value, Value, Value, Value], None]) -> None:
-        """`body(x, bias, out, matrix)` for all blocks: where each has its rows of x, bias and rows of the result."""
+        """`body(x, bias, out, matrix)` for each block: addresses of its rows of x, bias and result; its matrix."""
         e, b, settings = self._e, self._e.b, self._settings
         if not settings["experts"]:
             body(self._x, self._bias, self._out, I64(0))

@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""A strip of a weight in few bits: some of its rows as float32, one after the other, in scratch memory."""
+"""A strip of a packed weight: some of its rows, converted to float32, in scratch memory."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from bringup.compile.llvm.select.sizes import APART, BLOCKS_AT_ONCE, STRIP
 from bringup.compile.llvm.select.stored import WHOLE
 
 TOGETHER = 4  # rows whose scales and terms are in registers
-UNROLLED = 8  # vectors of a block, at most, that have no loop
+UNROLLED = 8  # maximum vectors of a block that are unrolled
 
 
 def strip(e: Emitter, weight: Weight, first: Value, count: int, channels: Value) -> None:
-    """Writes `count` rows from `first` on; where so many share words, each of these is read for some rows at once.
+    """Writes `count` rows from `first`. If `count` rows share words, each word is read for several rows at once.
 
-    Scratch memory: STRIP rows, then what some blocks of them have.
+    Scratch memory: STRIP rows, then the scales and terms of some of their blocks.
     """
     b, block = e.b, weight.block_columns
     if count == weight.stored.in_words == STRIP and block is not None:
@@ -27,12 +27,12 @@ def strip(e: Emitter, weight: Weight, first: Value, count: int, channels: Value)
 
 
 def stride_of(e: Emitter, channels: Value) -> Value:
-    """Numbers from one row of a strip to the next: rows do not all begin at the same place of a cache."""
+    """Elements between the rows of a strip. Rows are padded, so that they do not begin in the same set of a cache."""
     return e.b.add(channels, I64(APART))
 
 
 class _Words:
-    """Rows that share words, of which that from `first` on has the lowest bits."""
+    """STRIP rows that share words, from `first`, whose codes have the lowest bits."""
 
     def __init__(self, e: Emitter, weight: Weight, first: Value, block: int, channels: Value) -> None:
         self.e, self.b, self.weight, self.first, self.channels = e, e.b, weight, first, channels
@@ -41,7 +41,7 @@ class _Words:
         self.terms = e.at(self.scales, "float32", I64(STRIP * BLOCKS_AT_ONCE))
 
     def write(self) -> None:
-        """All whole blocks, and what is left of one."""
+        """Writes all complete blocks, and the columns after them."""
         e, b = self.e, self.b
         blocks = b.udiv(self.channels, self.width)
         with e.loop(I64(0), blocks, BLOCKS_AT_ONCE) as begin:
@@ -58,7 +58,7 @@ class _Words:
             self._write(I64(0), rest, self.channels, is_whole=False)
 
     def _read(self, row: Value, begin: Value, end: Value) -> None:
-        """What some blocks of a row have, as float32."""
+        """Stores the scales and terms of some blocks of a row as float32."""
         e, b = self.e, self.b
         line = b.mul(row, I64(BLOCKS_AT_ONCE))
 
@@ -72,7 +72,7 @@ class _Words:
         e.each(begin, end, read)
 
     def _write(self, place: Value, begin: Value, end: Value, *, is_whole: bool) -> None:
-        """Columns of one block, some rows at a time."""
+        """Writes the columns of one block, TOGETHER rows at a time."""
         e, b, width = self.e, self.b, self.e.machine.lanes
         for row in range(0, STRIP, TOGETHER):
             pairs = [self._of_block(number, place) for number in range(row, row + TOGETHER)]
@@ -89,7 +89,7 @@ class _Words:
         return scale, self.e.load(self.terms, "float32", at) if self.weight.stored.has_terms else None
 
     def _numbers(self, row: int, pairs: list[tuple[Value, Value | None]], k: Value, lanes: int) -> None:
-        """Columns k and on of some rows from the strip's `row` on."""
+        """Writes columns from k of some rows, from row `row` of the strip."""
         b, weight, bits = self.b, self.weight, self.weight.stored.bits
         words = weight.words(self.first, k, lanes)
         for number, pair in enumerate(pairs, row):

@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""x · weightᵀ + bias of many rows and a weight in few bits: its numbers are made once for each panel of tiles.
+"""x · weightᵀ + bias of many rows and a packed weight, which is converted to float32 once for each panel of tiles.
 
 B blocks of M rows of x, each with the matrix of an expert · N rows of a matrix · K channels
 """
@@ -16,7 +16,7 @@ from bringup.compile.llvm.kernels.quant.weight import Weight
 
 
 def quant_tiles(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots as those of `quant_rows`, then the panels of scratch memory; this is as in `linear_tiles`."""
+    """Slots as those of `quant_rows`, then the panels of scratch memory, which is as in `linear_tiles`."""
     blocks, stored = Blocks(e, settings), settings["weight"]
     weight = Weight(e, stored, SLOTS)
     most = e.slot(SLOTS + stored.slots, I64)

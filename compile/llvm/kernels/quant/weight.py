@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""Numbers of a weight in few bits from codes in registers: the formula of `graphs.ops.quantised`, in vectors."""
+"""Elements of a packed weight from its codes: the formula of `graphs.ops.quantised`, in vectors."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from bringup.compile.llvm.ir.emitter import (
 from bringup.compile.llvm.ir.narrow import FLOAT8, Table16, looked_up
 from bringup.compile.llvm.select.stored import WHOLE, Stored
 
-NARROW_ARRAYS = ("int32", "int8", "uint8")  # whole numbers that are read as i32
+NARROW_ARRAYS = ("int32", "int8", "uint8")  # integer dtypes that are read as i32
 
 
 class Weight:
-    """The first of a weight's matrices; its arrays have three slots each, from `slot` on.
+    """The first of a weight's matrices. Its arrays have three slots each, from `slot`.
 
-    It is made where a kernel begins: what is read then stays in registers.
+    Created at the start of a kernel, so that the slots are loaded once, into registers.
     """
 
     def __init__(self, e: Emitter, stored: Stored, slot: int) -> None:
@@ -50,10 +50,10 @@ class Weight:
         found._matrix = number
         return found
 
-    # --- numbers
+    # --- elements
 
     def row(self, row: Value, channels: Value, write: Callable[[Value, int, Value], None]) -> None:
-        """`write(k, lanes, numbers)` for all columns of a row; what a block has is read once for it."""
+        """Emits `write(k, lanes, elements)` for all columns of a row; scale and term are read once per block."""
         e, b, columns = self.e, self.b, self.block_columns
         if columns is None:
             e.each(I64(0), channels, lambda k, lanes: write(k, lanes, self.numbers(row, k, lanes)))
@@ -68,14 +68,14 @@ class Weight:
             e.each(begin, e.least(b.add(begin, width), channels), part)
 
     def numbers(self, row: Value, k: Value, lanes: int) -> Value:
-        """Columns k and on, where `lanes` divides k: float32."""
+        """Elements of columns from k, in float32; `lanes` divides k."""
         columns = self.block_columns
         if lanes > 1 and (columns is None or columns % lanes):
             return self._joined([self.numbers(row, self.b.add(k, I64(lane)), 1) for lane in range(lanes)])
         return self.number(self.codes(row, k, lanes), *self.of_block(row, k, 1), lanes)
 
     def number(self, code: Value, scale: Value, term: Value | None, lanes: int) -> Value:
-        """code · scale + term, of `lanes` codes as float32."""
+        """code · scale + term, for `lanes` codes as float32."""
         scale = self.e.spread(scale, lanes)
         if term is None:
             return self.b.fmul(code, scale)
@@ -83,7 +83,7 @@ class Weight:
 
     @property
     def block_columns(self) -> int | None:
-        """The columns that have the same scale; None where that depends on the column."""
+        """The number of columns with the same scale (WHOLE: all); None if that depends on the column."""
         stored = self.stored
         if stored.indexed >= 0:
             return None
@@ -96,7 +96,7 @@ class Weight:
     # --- codes
 
     def codes(self, row: Value, k: Value, lanes: int) -> Value:
-        """As float32, before offset and zeros are taken from them."""
+        """Codes as float32, before the offset and zero points are subtracted."""
         stored, b = self.stored, self.b
         if stored.values == 1 and stored.code_dtype in FLOAT8:
             raw = b.load(self.e.at(self._row("codes", row), "int8", k), typ=vector(lanes, I8), align=1)
@@ -104,7 +104,7 @@ class Weight:
         return self.as_float(self._whole(row, k, lanes))
 
     def as_float(self, code: Value) -> Value:
-        """Of a code in an i32, or a vector of these."""
+        """The float32 of an i32 code, or of a vector of these."""
         stored, b = self.stored, self.b
         if stored.has("table"):
             if self._table and isinstance(code.type, ir.VectorType):
@@ -116,7 +116,7 @@ class Weight:
         return b.sitofp(code, _floats(code))
 
     def _whole(self, row: Value, k: Value, lanes: int) -> Value:
-        """Codes as i32, of `lanes` columns of a row."""
+        """The i32 codes of `lanes` columns of a row."""
         stored, b = self.stored, self.b
         dtype, values = stored.dtype("codes"), stored.values
         if values == 1:
@@ -137,28 +137,28 @@ class Weight:
         return b.and_(b.lshr(spread, shifts), _number(spread, (1 << stored.bits) - 1))
 
     def words(self, row: Value, k: Value, lanes: int) -> Value:
-        """The words of `values` rows from `row` on, which `values` divides, in columns k and on."""
+        """The words of the `values` rows from `row`, a multiple of `values`, in `lanes` columns from k."""
         return self.b.load(self.word_at(row, k), typ=vector(lanes, I32), align=4)
 
     def narrow(self, row: Value, k: Value, lanes: int) -> Value:
-        """Whole codes of a byte each as i16, of `lanes` columns of a row."""
+        """8-bit codes of `lanes` columns of a row, as i16."""
         stored, b = self.stored, self.b
         raw = b.load(self.byte_at(row, k), typ=vector(lanes, I8), align=1)
         return (b.sext if stored.dtype("codes") == "int8" else b.zext)(raw, vector(lanes, I16))
 
     def word_at(self, row: Value, k: Value) -> Value:
-        """The address of `words`."""
+        """The address that `words` reads."""
         line = self._row("codes", self.b.udiv(row, I64(self.stored.values)))
         return self.e.at(line, self.stored.dtype("codes"), k)
 
     def byte_at(self, row: Value, k: Value) -> Value:
-        """The address of `narrow`."""
+        """The address that `narrow` reads."""
         return self.e.at(self._row("codes", row), "int8", k)
 
-    # --- what there is of a block
+    # --- scales and terms
 
     def of_block(self, row: Value, k: Value, lanes: int) -> tuple[Value, Value | None]:
-        """What codes are multiplied by, and what is then added, of `lanes` blocks from the one of column k on."""
+        """The scale and the term (None: 0) of `lanes` blocks, from the block of column k."""
         stored, b = self.stored, self.b
         scale = self._scaled("scales", "outer_scales", row, k, lanes)
         less: Value | None = real(-float(stored.offset), scale) if stored.offset else None
@@ -178,16 +178,16 @@ class Weight:
         return self.b.fmul(value, self._of_outer(outer, row, k, lanes))
 
     def _of_outer(self, name: str, row: Value, k: Value, lanes: int) -> Value:
-        """An outer array's numbers for `lanes` blocks, each that of the outer block that it is in."""
+        """The elements of an outer array for `lanes` blocks, each that of the outer block that contains it."""
         block, outer = self.stored.block, self.stored.outer
         if lanes == 1 or outer[2] == WHOLE or (block[2] and outer[2] % (block[2] * lanes) == 0):
-            # `lanes` blocks begin at a multiple of so many, and so lie in one outer block.
+            # The first block is a multiple of `lanes`, so all are in one outer block.
             return self.e.spread(self._read(name, outer, row, k, 1), lanes)
         columns = [self.b.add(k, I64(lane * block[2])) for lane in range(lanes)]
         return self._joined([self._read(name, outer, row, at, 1) for at in columns])
 
     def _read(self, name: str, block: tuple[int, ...], row: Value, k: Value, lanes: int, signed_bits: int = 0) -> Value:
-        """An array's numbers for `lanes` blocks, from that on which column k is in."""
+        """The elements of an array for `lanes` blocks, from the block of column k."""
         e, stored, b = self.e, self.stored, self.b
         outer = block is not stored.block
         place = self._at(name, self._index(0, self._matrix, block, outer), self._index(1, row, block, outer))
@@ -223,7 +223,7 @@ class Weight:
         return self._arrays[name][0]
 
     def _at(self, name: str, matrix: Value, row: Value) -> Value:
-        """A row of a matrix of an array."""
+        """The address of a row of an array."""
         b, (place, of_matrices, of_rows) = self.b, self._arrays[name]
         begin = b.add(b.mul(matrix, of_matrices), b.mul(row, of_rows))
         return self.e.at(place, self.stored.dtype(name), begin)
@@ -239,12 +239,12 @@ class Weight:
 
 
 def from_zero(stored: Stored) -> Stored:
-    """The form of codes from -8 to 7, whose highest bit is turned, as codes from 0 to 15; of others as it is."""
+    """Signed codes as unsigned ones with a larger offset: the caller flips the highest bit of codes."""
     return replace(stored, signed=False, offset=stored.offset + 8) if stored.signed else stored
 
 
 def _repeated(b: ir.IRBuilder, words: Value, times: int) -> Value:
-    """Each of a vector's numbers so many times."""
+    """Each element of a vector `times` times."""
     count = words.type.count
     mask = [I32(lane // times) for lane in range(count * times)]
     return b.shuffle_vector(words, words.type(ir.Undefined), ir.VectorType(I32, count * times)(mask))
