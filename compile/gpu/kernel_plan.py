@@ -32,9 +32,11 @@ class Files(NamedTuple):
     text_suffix: str
 
     def binary(self, folder: Path, digest: str) -> Path:
+        """The path of a binary, by the SHA-256 of its bytes."""
         return folder / self.binaries / f"{digest}.{self.suffix}"
 
     def text(self, folder: Path, digest: str) -> Path:
+        """The path of the assembly of a binary, by the SHA-256 of the binary."""
         return folder / self.assembly / f"{digest}.{self.text_suffix}"
 
 
@@ -106,6 +108,7 @@ class KernelPlan:
         return self.kernels[call.kernel].global_scratch_size * x * y * z
 
     def every_call(self) -> Iterator[KernelCall]:
+        """All calls: those of functions, in order, then those that sample."""
         for groups in self.calls.values():
             for calls in groups:
                 yield from calls
@@ -164,10 +167,7 @@ def write_plan(plan: KernelPlan, compiled: Mapping[Kernel, Compiled], folder: Pa
 
 
 def read_plan(folder: Path, graphs: Mapping[str, OpGraph]) -> KernelPlan:
-    """The plan of a bundle; every field is checked, and every call against `graphs`, by function.
-
-    Raises ValueError for a file that `write_plan` does not write, OSError if it cannot be read.
-    """
+    """The plan of a bundle, checked against `graphs`. Raises ValueError if it is invalid, OSError without a file."""
     try:
         data = json.loads((folder / FILE).read_text("utf-8"))
         problem = next(field_problems(data), None)
@@ -182,6 +182,7 @@ def read_plan(folder: Path, graphs: Mapping[str, OpGraph]) -> KernelPlan:
 
 
 def plan_to_json(plan: KernelPlan) -> dict[str, Any]:
+    """The content of `kernels.json`. Calls refer to kernels by their index in the list of kernels."""
     kernels = list(plan.kernels.values())
     numbers = {each.kernel: number for number, each in enumerate(kernels)}
     calls = {
@@ -201,6 +202,7 @@ def plan_to_json(plan: KernelPlan) -> dict[str, Any]:
 
 
 def plan_from_json(data: Mapping[str, Any]) -> KernelPlan:
+    """The inverse of `plan_to_json`. Fields must have been checked with `field_problems`."""
     kernels = [_kernel_from_json(item) for item in data["kernels"]]
     calls = {
         name: tuple(tuple(_call_from_json(item, kernels) for item in group) for group in groups)

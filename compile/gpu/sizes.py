@@ -33,4 +33,5 @@ def device_bytes(plan: KernelPlan, schedule: Schedule, interface: Interface, wei
 
 
 def nbytes_of(spec: TensorSpec) -> int:
+    """The bytes of a tensor."""
     return int(np.prod(spec.shape, dtype=np.int64)) * dtype_of(spec.dtype).itemsize

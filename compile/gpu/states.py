@@ -22,6 +22,7 @@ class States:
         self._copies = driver.pinned(max(map(nbytes_of, specs), default=0))
 
     def address(self, name: str) -> Address:
+        """The device address of a state."""
         return self._places[name]
 
     def zero(self, names: Iterable[str]) -> None:

@@ -42,6 +42,7 @@ class _Buffers:
         self._events = [driver.event() for _ in range(2)]
 
     def copy(self, to: Address, array: np.ndarray) -> None:
+        """Copies bytes to the device, in chunks of a buffer. `array` is uint8."""
         size = len(self._buffers[0])
         for start in range(0, len(array), size):
             part = array[start : start + size]

@@ -84,6 +84,7 @@ class Kernels(Memory):
 
     @property
     def shared_limit(self) -> int:
+        """Maximum shared memory of a block, in bytes."""
         return SHARED_LIMITS.get(self.capability, SHARED_LIMIT)
 
     @call

@@ -39,6 +39,7 @@ class Streams(Statuses):
         return thing
 
     def queue(self, stream: Any) -> Queue:
+        """The queue of a stream's handle; handle 0 is the default stream. Raises Refused as `found`."""
         return self.found(stream, Queue) if int(stream) else self._default
 
     def drain_all(self) -> None:

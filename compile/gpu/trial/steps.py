@@ -33,6 +33,7 @@ class TrialStep:
 
     @property
     def padded(self) -> bool:
+        """Whether the step has padding: fewer tokens or sequences than its entry point."""
         return self.tokens < self.entry.num_tokens or self.sequences < self.entry.num_sequences
 
     def real(self, buffer: Buffer, flat: np.ndarray) -> np.ndarray:
