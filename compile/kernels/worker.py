@@ -112,6 +112,7 @@ def _name_files(module: ModuleType) -> None:
 
 
 def main() -> None:
+    """Compiles the kernels on standard input, one for each line."""
     for line in sys.stdin:
         capability, kernel = json.loads(line)
         compiled = compile_kernel(kernel_from_json(kernel), capability)

@@ -17,10 +17,12 @@ class At:
     offset: int = 0
 
     def moved(self, scale: int, offset: int) -> At:
+        """This index, multiplied by `scale` and moved by `offset`."""
         return At(self.symbol, self.scale * scale if self.symbol else 1, self.offset * scale + offset)
 
     @property
     def text(self) -> str:
+        """The index as an expression, in parentheses if it is a sum or product."""
         if not self.symbol:
             return str(self.offset)
         product = self.symbol if self.scale == 1 else f"{self.symbol} * {self.scale}"
@@ -76,4 +78,5 @@ def linear(strides: tuple[int, ...], index: Index, offset: int = 0, *, wide: boo
 
 
 def count(shape: tuple[int, ...]) -> int:
+    """The number of elements of a shape."""
     return math.prod(shape)

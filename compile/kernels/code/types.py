@@ -30,6 +30,7 @@ def size_of(dtype: str) -> int:
 
 
 def is_float(dtype: str) -> bool:
+    """Whether a dtype is a floating-point type, of any size."""
     return "float" in dtype
 
 

@@ -132,10 +132,12 @@ class Code:
         return self._pointers[buffer.name]
 
     def address(self, buffer: Buffer, strides: tuple[int, ...], index: Index, offset: int = 0) -> str:
+        """The address of an element, as an expression. `strides` and `offset` are in elements."""
         text, _ = linear(strides, index, offset, wide=count(buffer.shape) >= WIDE)
         return f"{self.pointer(buffer)} + {text}"
 
     def load(self, buffer: Buffer, strides: tuple[int, ...], index: Index, offset: int = 0) -> Value:
+        """Adds a line that loads an element, masked, and converts it to its kind."""
         kind = kind_of(buffer.dtype)
         index = tuple(at if stride else At() for at, stride in zip(index, strides, strict=True))
         mask = self.mask(index)
@@ -186,6 +188,7 @@ class Code:
         raise NotTaken
 
     def cast(self, value: Value, kind: str) -> str:
+        """The value converted to another kind, as an expression."""
         if value.kind == kind:
             return value.text
         if kind == "bool":

@@ -39,6 +39,7 @@ class Step:
 
     @property
     def sequences(self) -> int:
+        """The number of sequences."""
         return self.lengths.shape[0]
 
     @property

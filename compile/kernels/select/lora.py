@@ -65,6 +65,7 @@ def factors_of(graph: OpGraph, node: Node, name: str) -> Factors | None:
 
 
 def lora(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
+    """One call for a group of LoRA operations; None for another group."""
     node, *after = group.nodes
     if node.short in ("lora_expand", "expert_lora_expand"):
         return _expand(graph, node, after)

@@ -28,6 +28,7 @@ class Tensor:
 
     @property
     def is_dense(self) -> bool:
+        """Whether the elements are contiguous and in order."""
         return self.strides == dense(self.shape)
 
     def columns(self, begin: int, end: int) -> Tensor:
