@@ -1,11 +1,11 @@
-"""`bringup.adapt` next to safetensors and transformers, on a checkpoint of 4 GiB whose pages are in memory.
+"""`bringup.adapt` compared with safetensors and transformers, on a checkpoint of 4 GiB that is in the page cache.
 
     python benchmarks/adapt.py FOLDER [--gib 4] [--rounds 5]
 
-FOLDER gets a Llama and a Mixtral of random bfloat16 weights, once. Everything runs in one process, interleaved, round
-by round, each in another order; what is printed is the median of each round's ratio, for other programs run on the
-machine too. Reading is a maximum over all words of 8 bytes. The peer of moved bytes is a copy by as many threads into
-fresh huge pages.
+FOLDER gets a Llama and a Mixtral with random bfloat16 weights, once. All contenders run in one process, in rounds, each
+round in another order. The output is the median of the ratios of each round, because other programs may run on the
+machine. Arrays are read by the maximum over all words of 8 bytes. Moved bytes are compared with a copy by the same
+number of threads into new huge pages.
 """
 
 from __future__ import annotations

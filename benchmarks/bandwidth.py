@@ -1,4 +1,4 @@
-"""How fast this machine's memory is read by all its cores; `python benchmarks/bandwidth.py` prints it."""
+"""The read bandwidth of this machine's memory with all its cores; `python benchmarks/bandwidth.py` prints it."""
 
 from __future__ import annotations
 

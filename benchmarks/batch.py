@@ -1,7 +1,8 @@
 """Eight requests one after the other, and in one batch: `python benchmarks/batch.py BUNDLE [--single BUNDLE]`.
 
-Each way is a process of its own that stays, and has a turn in each round. The parent holds the clock; a turn begins
-with loaded weights and empty caches, and has all prompts taken in and all tokens computed. Tokens are compared.
+Each variant is a separate process that exists for the whole run and has one turn in each round. The parent measures the
+time. A turn starts with loaded weights and empty caches, and includes prefill and the computation of all tokens. The
+tokens of both variants are compared.
 """
 
 from __future__ import annotations

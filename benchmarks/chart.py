@@ -1,4 +1,4 @@
-"""A PNG of a CSV that `benchmarks.growth` writes: a panel for each part. The axis across is logarithmic.
+"""A PNG of a CSV file that `benchmarks.growth` writes, with a panel for each part. The horizontal axis is logarithmic.
 
     python -m benchmarks.chart docs/cpu-performance.csv docs/cpu-performance.png
 

@@ -1,12 +1,12 @@
-"""How long `bringup check` takes on faulty checkpoints, as a multiple of the time on the sound ones.
+"""The time of `bringup check` on faulty checkpoints, as a multiple of the time on the valid ones.
 
     python -m benchmarks.check_times [--rounds N] [--only BASE]… [--out FILE]
 
-Two groups. Every mutation of tests/check/mutations, on its tiny checkpoint. And the faults of `FAULTS` on whole
-published checkpoints of which only the headers are real (tests/flagships). Each time is the processor time (user and
-system) of a whole process. In each round the sound checkpoint is checked right before the faulty one, so that what else
-the machine does meets both; a fault's ratio is the median of its rounds' ratios. One whose ratio is above `NEAR` is
-measured for `MORE` times as many rounds.
+There are two groups: every mutation of tests/check/mutations, on its tiny checkpoint; and the faults of `FAULTS` on
+full-size published checkpoints of which only the headers are real (tests/flagships). Each time is the processor time
+(user and system) of a process. In each round the valid checkpoint is checked directly before the faulty one, so that
+other load affects both. The ratio of a fault is the median of the ratios of its rounds. A fault with a ratio above
+`NEAR` is measured for `MORE` times as many rounds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The parent's side of a worker, and what the machine does meanwhile. Linux only: it reads /proc."""
+"""The parent's side of a worker process, and the load of the machine meanwhile. Linux only: it reads /proc."""
 
 from __future__ import annotations
 

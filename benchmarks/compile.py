@@ -1,8 +1,8 @@
-"""How long GPT-2 takes to compile: from nothing, again, and after an edit of one layer's forward. See README.md.
+"""The compile time of GPT-2: from nothing, again, and after an edit of one layer's forward. See README.md.
 
-Every figure is the time of a whole process, interpreter and imports included, that ends when the model could run, and
-the time that processors worked for it and for the processes it started. Byte code is kept, as it is for users: a first
-round, which does not count, writes it to a folder of its own.
+Every figure is the elapsed time of a process, including interpreter and imports, until the model can run, and the
+processor time of the process and its children. Byte code is cached, as it is for users: a first round, which is not
+counted, writes it to a separate folder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python compile_max.py CHECKPOINT [edited]`: GPT-2 on MAX's Python API, until its graph has run once."""
+"""`python compile_max.py CHECKPOINT [edited]`: GPT-2 in MAX's Python API, until its graph has run once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPT-2 on this machine's CPU: bringup's `cpu` target, transformers and torch.compile, in turns. See README.md."""
+"""GPT-2 on this machine's CPU: bringup's target `cpu`, transformers and torch.compile, in turns. See README.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a load on many folders after one import of the tool.
+"""Loads many folders after one import of the tool.
 
 The output of a load is written to `said.txt` in its folder, its exit code to `exit_code`.
 """

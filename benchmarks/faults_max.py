@@ -1,8 +1,8 @@
-"""What MAX reports for checkpoint folders: a graph in its Python API, with the folder's weights.
+"""The reports of MAX for checkpoint folders: a graph in its Python API, with the weights of the folder.
 
-Run by faults.py with an interpreter that has `max` and `safetensors`: `python faults_max.py FOLDER,GRAPHS …`, GRAPHS
-being faults_max_graphs.py or a copy of it with a mistake. The adapter part is what a user of the API writes: names
-without their first component, Conv1D weights transposed; `compile` checks names and shapes.
+faults.py runs this with an interpreter that has `max` and `safetensors`: `python faults_max.py FOLDER,GRAPHS …`. GRAPHS
+is faults_max_graphs.py or a copy of it with a mistake. The adapter is what a user of the API would write: it removes
+the first component of names and transposes Conv1D weights. `compile` checks names and shapes.
 """
 
 from __future__ import annotations

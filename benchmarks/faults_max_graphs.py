@@ -1,4 +1,4 @@
-"""GPT-2 and Llama on MAX's Python API, as a user of it writes them: names as in the checkpoint, less its first one."""
+"""GPT-2 and Llama in MAX's Python API, as users write them. Names are those of the checkpoint, less the first part."""
 
 from __future__ import annotations
 

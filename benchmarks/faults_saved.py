@@ -1,4 +1,4 @@
-"""Outcomes of peers, saved as they arrive, so that an interrupted run can resume."""
+"""The results of other programs, saved as they arrive, so that an interrupted run can resume."""
 
 from __future__ import annotations
 

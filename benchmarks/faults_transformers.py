@@ -1,4 +1,4 @@
-"""What transformers reports for checkpoint folders: `from_pretrained`, and one forward pass of 12 tokens."""
+"""The reports of transformers for checkpoint folders: `from_pretrained`, and one forward pass of 12 tokens."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Writes docs/fidelity.md and graphs/fidelity.json: how far each family's logits are from transformers'.
+"""Writes docs/fidelity.md and graphs/fidelity.json: the errors of each family's logits compared with transformers.
 
     python benchmarks/fidelity.py [--target TARGET] [FAMILY …]
 
-Every tiny configuration of tests/models/test_FAMILY.py, as transformers saves it, at float32 and bfloat16, prefill and
-decode. Families and targets that are not named keep their figures.
+It measures prefill and decode of every tiny configuration of tests/models/test_FAMILY.py, saved by transformers, in
+float32 and bfloat16. Figures of families and targets that are not named are unchanged.
 """
 
 from __future__ import annotations

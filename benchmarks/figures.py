@@ -1,4 +1,4 @@
-"""What was measured, as Markdown."""
+"""Measurements as Markdown."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`bringup check` of each flagship's whole checkpoint, headers only, next to a process that merely parses the headers.
+"""`bringup check` of each flagship's complete checkpoint, headers only, compared with a parse of the headers.
 
-`python -m benchmarks.flagships [--rounds N] [--only NAME]… [--out FILE]`. Each round runs both in turn, so that what
-else the machine does meets both; the ratio is of the medians. Processor time (user and system) is next to the elapsed
-time: on a busy machine it is the steadier of the two.
+`python -m benchmarks.flagships [--rounds N] [--only NAME]… [--out FILE]`. Each round runs both in turn, so that other
+load affects both; the ratio is that of the medians. Processor time (user and system) is reported besides elapsed time,
+because it is steadier on a busy machine.
 """
 
 from __future__ import annotations

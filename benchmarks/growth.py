@@ -1,4 +1,4 @@
-"""How cost grows: decode by context, prefill by length, a step by batch, a compile by layers and by parameters. CSV.
+"""The growth of cost as CSV: decode by context, prefill by length, a step by batch, a compile by layers and parameters.
 
     python -m benchmarks.growth decode smollm2.bundle --sizes 128,512,2048,8000 >> docs/cpu-performance.csv
     python -m benchmarks.growth prefill gpt2.bundle --sizes 32,128,512,1000 >> docs/cpu-performance.csv
@@ -7,9 +7,9 @@
     python -m benchmarks.growth parameters --sizes 384,768,1536 >> docs/cpu-performance.csv
     python -m benchmarks.chart docs/cpu-performance.csv docs/cpu-performance.png
 
-Milliseconds are of the processor, medians of rounds, with one thread. The caches of keys are empty, so no prompt is
-processed before. A compile is GPT-2 with random weights and nothing cached, of so many layers or, of 12 layers, so many
-channels; it is the time of all its processes together.
+Figures are milliseconds of processor time, medians of rounds, with one thread. The caches of keys are empty; no prompt
+is processed before. A compile is that of GPT-2 with random weights and an empty cache, with the given number of layers,
+or with 12 layers and the given number of channels. Its time is the sum over its processes.
 """
 
 from __future__ import annotations

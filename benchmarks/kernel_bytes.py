@@ -1,9 +1,10 @@
-"""benchmarks/results/…-kernel-bytes.md: what one decode step of Llama-3.2-1B's shape moves, launch by launch.
+"""Writes benchmarks/results/…-kernel-bytes.md: the bytes that a decode step of Llama-3.2-1B's shape moves, by launch.
 
-Each different launch runs once in the emulator, all its blocks, with the observer `Bytes`; its bytes stand next to
-those of `--emit schedule` and next to those that have to be read. Weights are zeros: what they are changes no address.
+Each distinct launch runs once in the emulator, with all its blocks and the observer `Bytes`. Its bytes are compared
+with those of `--emit schedule`, and with those that must be read. Weights are zeros: their values change no address.
 
-`python benchmarks/kernel_bytes.py` takes a few minutes and no GPU; `--architecture sm_80` prints another one's table.
+`python benchmarks/kernel_bytes.py` takes a few minutes and needs no GPU. `--architecture sm_80` prints the table of
+another architecture.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""benchmarks/results/…-kernel-families.md: the logits and tokens of kernels in the emulator against those of torch.
+"""Writes benchmarks/results/…-kernel-families.md: logits and tokens of kernels in the emulator compared with torch.
 
 `python -m benchmarks.kernel_families` compiles a tiny model of each family for each architecture and dtype, without
-a GPU, and writes the page after each family; `--only llama` for one family prints its rows.
+a GPU, and writes the page after each family. `--only llama` prints the rows of one family.
 """
 
 from __future__ import annotations

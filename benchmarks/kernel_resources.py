@@ -1,6 +1,6 @@
-"""What the kernels of a bundle take, as their binaries have it: `python -m benchmarks.kernel_resources BUNDLE`.
+"""The resources of the kernels of a bundle, read from their binaries: `python -m benchmarks.kernel_resources BUNDLE`.
 
-A row for each kind of kernel. `bytes of stack` is the sum over them, of which spilled registers are.
+There is a row for each kind of kernel. `bytes of stack` is the sum over its kernels; it includes spilled registers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""benchmarks/results/…-kernel-tokens.md: greedy tokens of whole models by kernels in the emulator, and by torch.
+"""Writes benchmarks/results/…-kernel-tokens.md: greedy tokens of complete models, by emulated kernels and by torch.
 
-`python -m benchmarks.kernel_tokens` needs no GPU, and takes minutes; `--only gpt2` prints one model's row.
+`python -m benchmarks.kernel_tokens` needs no GPU and takes minutes. `--only gpt2` prints the row of one model.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""docs/kernels.md: registers, memory and occupancy of the kernels that selectors choose for the shapes of known models.
+"""Writes docs/kernels.md: registers, memory and occupancy of the kernels selected for the shapes of known models.
 
-One table of an architecture has attention, kernel by kernel; for NVIDIA's, another has the products of a layer.
+One table of each architecture has the kernels of attention; for NVIDIA, another has the products of a layer.
 
-Compiles for every architecture, which needs no GPU: `python benchmarks/kernels.py`, with `--only sm_90` for one.
+Kernels are compiled for every architecture, which needs no GPU: `python benchmarks/kernels.py`. `--only sm_90` selects
+one.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Each launch of an entry point of an `llvm` bundle next to what it has to move and to compute, by one thread.
+"""The time of each launch of an entry point of an `llvm` bundle, with one thread, compared with its lower bound.
 
     python -m benchmarks.launches gpt2.bundle --context 128
     python -m benchmarks.launches gpt2.bundle --context 512 --prefill
 
-Times are of the processor. The floor of a launch is its bytes at the rate of a read, or its floating-point operations
-at that of fused multiplications and additions on registers, whichever takes longer; both are measured between steps.
+Times are processor times. The lower bound of a launch is its bytes divided by the read bandwidth, or its floating-point
+operations divided by the rate of fused multiply-adds on registers, whichever is longer. Both rates are measured between
+steps.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false
-"""The products of one layer of known models, and what sorts tokens by expert: the kernels that selectors choose.
+"""The kernels that are selected for the products of one layer of known models, and for sorting tokens by expert.
 
-The models are named by config alone: no weights are read or made.
+A model is a config only: no weights are read or created.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Bundles of the target `llvm` next to llama.cpp on the same weights: the rounds of `bringup bench`, one model a run.
+"""Bundles of the target `llvm` compared with llama.cpp on the same weights, with the rounds of `bringup bench`.
 
     python -m benchmarks.llama_cpp gpt2 float32 --folder FOLDER [--threads N] [--rounds N] [--shapes 1,32,16 …]
 
-Models: GPT-2 124M and four layers of Llama 3.2 1B's shape, with random weights; and the published SmolLM2-135M, in its
-own Q4_1 file, or dequantised. Precisions: float32, bfloat16 (of which llama.cpp gets a file of float16, or with
-`--gguf bf16` one of bfloat16), and q4_1. Files and bundles stay in FOLDER and are taken again. A shape is sequences,
-tokens of each prompt, new tokens. The table has seconds of the processor, of all threads: a run of the prompt, or with
-several new tokens the median of later steps, each of which gives a token to every sequence.
+A run has one model: GPT-2 124M or four layers of Llama 3.2 1B's shape, with random weights, or the published
+SmolLM2-135M, from its Q4_1 file or dequantised. Precisions are float32, bfloat16 (llama.cpp gets a file in float16, or
+in bfloat16 with `--gguf bf16`) and q4_1. Files and bundles stay in FOLDER and are reused. A shape is the number of
+sequences, the tokens of each prompt, and the number of new tokens. The table has the processor time of all threads in
+seconds: of the prompt, or, with several new tokens, the median of later steps, each of which computes a token for every
+sequence.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The checkpoints of llama_cpp.py, each with its GGUF file."""
+"""The checkpoints for llama_cpp.py, each with its GGUF file."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A step of decode with 0, 1, 8 and 32 LoRAs, and `lora convert` next to peft's load: `python benchmarks/lora.py`.
+"""A decode step with 0, 1, 8 and 32 LoRAs, and `lora convert` compared with peft's load: `python benchmarks/lora.py`.
 
-Random weights of a model's sizes, compiled without slots for LoRAs (the base), and with slots for as many as a case
-uses. In each round every case runs the same step of `--sequences` sequences, in another order. Printed is the median
-of its time over the base's of the same round. The second table is that of benchmarks/lora_convert.py.
+A model with random weights is compiled without slots for LoRAs (the base), and with as many slots as a case uses. In
+each round every case runs the same step of `--sequences` sequences; the order changes with each round. The output is
+the median of the ratios to the base in the same round. The second table is that of benchmarks/lora_convert.py.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""How long `bringup lora` takes next to peft's own load of the same adapter.
+"""The time of `bringup lora` compared with peft's load of the same adapter.
 
     python benchmarks/lora_convert.py [--layers N] [--hidden N] [--rank R]
 
-The base is a random Llama; the adapter changes all its linear layers. Times are of the process's processors, the least
-of five. Of
-peft: `load_adapter` into a model that is in memory; of bringup: `load_lora` (headers), its arrays, and `convert`.
+The base is a random Llama; the adapter changes all its linear layers. Times are processor times, the minimum of five
+runs. peft: `load_adapter` into a model in memory. bringup: `load_lora` (headers), its arrays, and `convert`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Writes docs/lora-faults.md: what bringup, peft and transformers report for the same broken adapters.
+"""Writes docs/lora-faults.md: what bringup, peft and transformers report for the same faulty adapters.
 
     python benchmarks/lora_faults.py
 
-The adapter is peft's, of a small random Llama; the mistakes are the table of tests/lora/broken.py.
+The adapter is that of peft for a small random Llama. The mistakes are those of tests/lora/broken.py.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Decode by one thread, in seconds of its processor, next to reading the same bytes: for machines that others use too.
+"""Decode with one thread in processor time, compared with reading the same bytes. It is suitable for shared machines.
 
     python benchmarks/one_thread.py gpt2.bundle@threads:1 iree.bundle@local-sync
 
-Each argument is a bundle, and the executor that runs it in one thread. The bundles take turns; before and after each
-token as many bytes as the first bundle's weights are read, by numpy's XOR, in this thread. Time that the thread waits
-for a processor does not count; what others take of the memory's bandwidth does, and of the caches.
+Each argument is a bundle and the executor that runs it in one thread. The bundles run in turns. Before and after each
+token, as many bytes as the first bundle's weights are read in this thread, by numpy's XOR. Waiting for a processor is
+not counted; the memory bandwidth and the caches that other programs use do affect the result.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Products with weights in few bits by one thread, form by form, next to reading the same bytes.
+"""Products with packed weights in one thread, for each form, compared with reading the same bytes.
 
     python -m benchmarks.packed
     python -m benchmarks.packed --forms q4_1 q8_0 --activations int8 --rows 1 --rounds 25
 
-A round runs each form once and reads as many bytes, by numpy's XOR, before and after. Times are of the processor, so
-that other programs count for what they take of the memory's bandwidth only.
+A round runs each form once, and reads as many bytes before and after, by numpy's XOR. Times are processor times, so
+other programs affect them only by the memory bandwidth that they use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A GGUF file of a Llama whose matrices are random blocks of Q4_1, table and head too."""
+"""A GGUF file of a Llama whose matrices, embedding and head are random Q4_1 blocks."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Memory of a Llama in 4 bits next to bfloat16's, measured and stated: `python -m benchmarks.packed_memory`.
+"""Memory of a Llama in 4 bits and in bfloat16, measured and as stated: `python -m benchmarks.packed_memory`.
 
-Random weights. Each bundle runs in a process of its own: a prompt of --prompt tokens and eight single ones. What the
-process takes before that (the interpreter, the libraries) is measured by a bundle of the same form, of as many layers,
-whose matrices have 64 columns; it is subtracted. `check --tp 1` and `fit` say bytes of weights, `compile --dry-run`
-those of the cache as well; what a process takes beyond these are buffers of kernels.
+Weights are random. Each bundle runs in a separate process: a prompt of --prompt tokens and eight single tokens. The
+memory of the interpreter and the libraries is measured with a bundle of the same form and number of layers whose
+matrices have 64 columns, and subtracted. `check --tp 1` and `fit` state the bytes of weights, and `compile --dry-run`
+those of the cache as well. The rest of the process's memory is buffers of kernels.
 """
 
 from __future__ import annotations

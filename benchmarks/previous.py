@@ -1,12 +1,12 @@
-"""This checkout next to an earlier commit: what a user does, by processor time. See README.md.
+"""This checkout compared with an earlier commit, in the processor time of commands. See README.md.
 
     python -m benchmarks.previous COMMIT [--part PART]… [--only NAME]… [--rounds N] [--least RATIO] [--out FILE]
 
-GPT-2 124M in float32 on the target `cpu`: compile from nothing and again elsewhere, prefill and decode of one
-sequence. `check` of published checkpoints, headers only (tests/flagships). The commit is laid out in a folder of its
-own, which stands before this checkout in PYTHONPATH: both sides have the same interpreter and packages, and read the
-same files. Each round runs both sides in turn, and the next round begins with the other one. A ratio is the commit's
-median over this checkout's: below 1, this checkout is slower. Code 1: a ratio is below `--least`.
+GPT-2 124M in float32 on the target `cpu`: compile from nothing and again in another folder, prefill and decode of one
+sequence; and `check` of published checkpoints, headers only (tests/flagships). The commit is checked out to a separate
+folder, which precedes this checkout in PYTHONPATH. Both sides have the same interpreter and packages, and read the same
+files. Each round runs both sides in turn, and the next round begins with the other one. A ratio is the commit's median
+divided by this checkout's: below 1, this checkout is slower. The exit code is 1 if a ratio is below `--least`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""benchmarks/results/…-random-ops.md: random operations of the target `cpu` against float64.
+"""Writes benchmarks/results/…-random-ops.md: random operations of the target `cpu` compared with float64.
 
-`python -m benchmarks.random_ops --first 0 --sets 100` checks the sets of these seeds; `--seconds` ends it before.
-Shares add up in a JSON file next to the page as long as kernels and what draws the cases stay as they are; several may
-run at once. See tests/llvm/cases/check.py for what a case is, and for the bounds.
+`python -m benchmarks.random_ops --first 0 --sets 100` checks the sets of these seeds; `--seconds` limits the time.
+Results are added to those in a JSON file next to the page, as long as the kernels and the generators of cases do not
+change. Several processes may run at once. tests/llvm/cases/check.py defines cases and bounds.
 """
 
 from __future__ import annotations

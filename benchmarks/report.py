@@ -1,4 +1,4 @@
-"""The whole report as Markdown."""
+"""The complete report as Markdown."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A conversion of 4 GiB that is killed in its middle, and the one after it: how many shards are written twice.
+"""Kills a conversion of 4 GiB halfway, resumes it, and counts the shards that are written twice.
 
     python benchmarks/resume.py FOLDER [--gib 4]
 
-FOLDER gets the checkpoint of benchmarks/adapt.py, once, and the conversions. The kill is SIGKILL, as soon as the
-journal has half of the shards.
+FOLDER gets the checkpoint of benchmarks/adapt.py, once, and the conversions. The process is killed by SIGKILL when its
+journal lists half of the shards.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Requests of the official `openai` client to `bringup serve`, 16 at a time: `python benchmarks/serve.py BUNDLE`.
 
-BUNDLE has slots for 3 LoRAs; random ones are written. Answers of `bringup serve` are compared with those of single
-runs (`bringup.load`, one sequence at a time, greedy). A part of the clients leaves in the middle of a stream, a part
-sends bodies, prompts or numbers beyond the limits. At the end no block of the cache is in use. Then a second load is
-interrupted by SIGTERM: each request that was accepted is answered in full.
+BUNDLE has slots for 3 LoRAs; random ones are written. Responses of `bringup serve` are compared with those of single
+runs (`bringup.load`, one sequence at a time, greedy). Some clients disconnect in the middle of a stream; some send
+bodies, prompts or values beyond the limits. At the end no block of the cache is in use. Then a second load is
+interrupted by SIGTERM: every request that was accepted gets a complete response.
 
-An answer that differs is a failure, unless at the first token that differs the logits of the single run are nearly
-equal: apart by less than `NEAR`. Those are counted and printed, with the smallest such distance of all tokens.
+A response that differs is a failure, unless the logits of the single run are nearly equal at the first token that
+differs: their distance is below `NEAR`. These cases are counted and printed, with the smallest such distance of all
+tokens.
 """
 
 from __future__ import annotations

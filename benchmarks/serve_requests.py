@@ -1,4 +1,4 @@
-"""What `serve.py` sends: random LoRAs for a bundle, and the cases of a load."""
+"""The requests of `serve.py`: random LoRAs for a bundle, and the cases of a load."""
 
 from __future__ import annotations
 

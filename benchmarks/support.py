@@ -1,10 +1,10 @@
-"""docs/support.md: the GPU targets that have kernels for each family of the registry, by dtype.
+"""Writes docs/support.md: the GPU targets that have kernels for each family of the registry, by dtype.
 
     python benchmarks/support.py [FAMILY …]
 
 Traces every tiny configuration of tests/models/test_FAMILY.py and selects the kernels of its schedule for each
-architecture, with a prefill of 32 tokens, decode and batches of 4. Compiles no kernel, and needs no GPU. Families that
-are not named keep their rows.
+architecture, with a prefill of 32 tokens, decode and batches of 4. It compiles no kernel and needs no GPU. Rows of
+families that are not named are unchanged.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Tile sizes of the products of one row, timed on a card: each candidate as `bringup compile` compiles and launches it.
+"""Times tile sizes of products with one row on a GPU. Candidates are compiled and launched as those of a bundle are.
 
-`python -m benchmarks.tune --model Llama-3-8B` needs a card and no network. Weights are those of several layers in turn,
-more than the card's L2 cache holds; launches are one CUDA graph, so a time has the boundary between two kernels in it.
+`python -m benchmarks.tune --model Llama-3-8B` needs a GPU and no network. The weights are those of several layers in
+turn, more than the L2 cache holds. Launches are one CUDA graph, so a time includes the boundary between two kernels.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Tile sizes of the products of one row, timed on a card within the decode step that they are part of.
+"""Times tile sizes of products with one row on a GPU, within the decode step that contains the product.
 
-`python -m benchmarks.tune_step --model "GPT-2 124M"` needs a card and no network. The step is one CUDA graph; the
-launches of one product get other tiles, all else stays. The fastest tiles of a product are kept for those after it.
+`python -m benchmarks.tune_step --model "GPT-2 124M"` needs a GPU and no network. The step is one CUDA graph. The
+launches of one product get other tiles, and nothing else changes. The fastest tiles of a product are used while the
+next ones are timed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""One contender in a process of its own: `python workers.py NAME DTYPE PATH TOKENS` obeys commands on stdin.
+"""One contender in a separate process: `python workers.py NAME DTYPE PATH TOKENS` executes commands from stdin.
 
-    prefill         takes in the long prompt from nothing, gives the greedy next token
-    decode N        takes in the short prompt from nothing, gives N greedy tokens
-    compile         makes ready what is compiled on first use
+    prefill         processes the long prompt from empty caches, returns the greedy next token
+    decode N        processes the short prompt from empty caches, returns N greedy tokens
+    compile         compiles what is otherwise compiled on first use
 
-Each answer is a JSON list of tokens on one line. The parent, `Worker` in cpu.py, holds the clock.
+Each response is a JSON list of tokens on one line. The parent, `Worker` in cpu.py, measures the time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Prints the import graph, folder by folder from the bottom up. Fails when it has a cycle.
+"""Prints the import graph, folder by folder from the bottom up. Fails if it has a cycle.
 
-A node is a folder. The files of `bringup/` and `compile/` themselves are nodes of their own. Imports inside functions
-and for type checkers count. The imports of a facade (`__init__.py`) do not: they only repeat names.
+A node is a folder. Each file of `bringup/` and `compile/` themselves is a node. Imports inside functions and for type
+checkers count. The imports of a facade (`__init__.py`) do not: they only repeat names.
 """
 
 from __future__ import annotations

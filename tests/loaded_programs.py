@@ -1,4 +1,4 @@
-"""Traced programs that the tests of one pytest worker share: torch takes longer to read them than most tests to run."""
+"""Traced programs that the tests of one pytest worker share, because reading one takes longer than most tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A copy of the package that a test may change: the checkout's own files are keys of what other processes cache."""
+"""A copy of the package that a test may change. The files of the checkout are in the cache keys of other processes."""
 
 from __future__ import annotations
 

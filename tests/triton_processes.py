@@ -1,4 +1,4 @@
-"""Triton's processes that the tests of one pytest worker share: starting one takes longer than compiling a kernel."""
+"""Processes of Triton that the tests of one pytest worker share, because starting one takes longer than a kernel."""
 
 from __future__ import annotations
 

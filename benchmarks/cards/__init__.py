@@ -1,1 +1,1 @@
-"""Parts of `benchmarks/gpu.py`: which models, whether they are right, how fast they are on a card."""
+"""Parts of `benchmarks/gpu.py`: the models, their correctness, and their speed on a GPU."""

@@ -1,4 +1,4 @@
-"""What is timed on a card: bringup's bundle, transformers, and transformers under torch.compile."""
+"""The contenders on a GPU: bringup's bundle, transformers, and transformers with torch.compile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether kernels and models are right: each launch against float64, whole models against transformers."""
+"""Correctness of kernels and models: each launch compared with float64, complete models with transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may end one row of a run on a card, and not the rows after it."""
+"""Errors that end one row of a run on a GPU, but not the run."""
 
 from __future__ import annotations
 

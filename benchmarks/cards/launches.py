@@ -1,4 +1,4 @@
-"""Each launch of a real step by its kernels, against torch in float64 from the same inputs."""
+"""Runs each launch of a real step with its kernels, and with torch in float64 on the same inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models that are checked and timed, as configs of transformers: all weights are random."""
+"""The models that are checked and timed, as configs of transformers. All weights are random."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times on a card: decode and prefill of bringup, transformers and torch.compile in turns, and the card's ceilings."""
+"""Times on a GPU: decode and prefill of bringup, transformers and torch.compile in turns, and the limits of the GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fuzzes the reading of config.json files, of every family."""
+"""Fuzzes the reader of config.json, for every family."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""The loop of every fuzz script: spoilt inputs in, a result or a BringupError out, time and memory watched.
+"""The loop of every fuzz script: runs mutated inputs, expects a result or a BringupError, and measures time and memory.
 
-A script makes a `Target` and calls `main`:
+A script creates a `Target` and calls `main`:
 
     python benchmarks/fuzz/safetensors_header.py --inputs 200000 --seed 0
 
-It prints the figures, writes them to benchmarks/results/fuzz-NAME.md, and exits with 1 when anything but a result or a
-BringupError came back, when an input took longer or more memory than allowed, or when an oracle disagreed in a way that
-the script does not explain. An input whose answer is new becomes a seed of later ones; equal seeds give equal runs.
-Scripts must not be called like a package that they import: their folder is the first place that Python looks in.
+It prints the figures and writes them to benchmarks/results/fuzz-NAME.md. It exits with 1 if an input raised another
+exception than BringupError, if it exceeded the limits of time or memory, or if an oracle disagreed in a way that the
+script does not explain. An input with a new result becomes a seed of later ones; equal seeds give equal runs. A script
+must not have the name of a package that it imports, because its folder is first in Python's search path.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fuzzes the reading of folders: an index and two shards, all three spoilt."""
+"""Fuzzes the reader of folders: an index and two shards, all three mutated."""
 
 from __future__ import annotations
 

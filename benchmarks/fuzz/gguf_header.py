@@ -1,4 +1,4 @@
-"""Fuzzes the reader of GGUF headers and metadata, beside gguf-py's reader."""
+"""Fuzzes the reader of GGUF headers and metadata, and compares it with gguf-py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fuzzes the reader of bundle manifests; what it lets through becomes an interface as it would to run."""
+"""Fuzzes the reader of bundle manifests. A manifest that is accepted is converted to an interface, as `run` does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways to spoil a valid file: of its bytes, and of a JSON document in it. Every way draws from one seeded `Random`."""
+"""Mutations of a valid file: of its bytes, and of a JSON document in it. All draw from one seeded `Random`."""
 
 from __future__ import annotations
 

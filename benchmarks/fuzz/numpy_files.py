@@ -1,4 +1,4 @@
-"""Fuzzes the reader of `.npy` and `.npz` files, next to numpy's; arrays that are accepted are read as well."""
+"""Fuzzes the reader of `.npy` and `.npz` files, and compares it with numpy. Accepted arrays are read as well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fuzzes the machine that reads the pickles of torch files, with the names that it allows."""
+"""Fuzzes the interpreter for the pickles of torch files, with the names that it allows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Fuzzes the reading of quantised checkpoints: the words of `quantization_config`, names, dtypes and shapes of tensors.
+"""Fuzzes the reader of quantised checkpoints: the keys of `quantization_config`; names, dtypes and shapes of tensors.
 
-An input is JSON: the words, and the headers of a Llama of one layer. What is accepted is planned, packed and checked.
+An input is JSON: the config keys, and the headers of a Llama with one layer. An input that is accepted is planned,
+packed and checked.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Fuzzes the reading of TensorRT-LLM's folders: the words of config.json, and which tensors each rank's file has.
+"""Fuzzes the reader of TensorRT-LLM folders: the keys of config.json, and the tensors in the file of each rank.
 
-An input is JSON: the words, and by rank the names, dtypes and shapes of a small model. What is accepted is checked.
+An input is JSON: the config keys and, by rank, the names, dtypes and shapes of a small model. An input that is accepted
+is checked.
 """
 
 from __future__ import annotations

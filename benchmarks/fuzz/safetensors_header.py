@@ -1,4 +1,4 @@
-"""Fuzzes the reader of safetensors headers, beside the `safetensors` library."""
+"""Fuzzes the reader of safetensors headers, and compares it with the `safetensors` library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file for parsers that read files: rewritten for each input, in memory where the system has such a place."""
+"""A file for parsers that read files. It is rewritten for each input, in a file system in memory if there is one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Fuzzes the loading and first use of tokenizers: tokenizer.json, and GGUF metadata.
 
-In this process, without the jail that a file from outside is tried in first: what is looked for is a fault that reaches
-the user as anything but a coded error. An input that would take the whole process down shows as a run that stops.
+It runs in this process, without the sandbox process in which bringup first loads a tokenizer of unknown origin: the
+search is for errors that reach the user without a code. An input that ends the process is visible as a run that stops.
 """
 
 from __future__ import annotations

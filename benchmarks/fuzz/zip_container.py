@@ -1,4 +1,4 @@
-"""Fuzzes the reader of zip archives, and of the torch files that they are, next to zipfile."""
+"""Fuzzes the reader of zip archives and of torch files, which are zip archives, and compares it with zipfile."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Bundles on a GPU: what loads their kernels and starts their launches, through CUDA's driver or HIP's runtime."""
+"""Runs bundles on a GPU: loads their kernels and starts their launches, through CUDA's driver or HIP's runtime."""

@@ -1,4 +1,4 @@
-"""Whether the binary of a kernel takes what a launch passes: as its hsaco reports it."""
+"""Compares a kernel of `kernels.json` with the metadata in its hsaco: name, architecture, block and arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ POINTER, NUMBER = "global_buffer", "by_value"
 
 
 def code_problems(planned: PlannedKernel, code: CodeKernel, architecture: str) -> Iterator[str]:
-    """What differs between a kernel of `kernels.json` and its hsaco, which would read other memory than is passed."""
+    """One message for each difference between a kernel of `kernels.json` and its hsaco, `code`.
+
+    A launch with such a difference would read wrong arguments or have blocks of the wrong size. `architecture` is that
+    of the bundle, such as `gfx942`.
+    """
     if (code.name, code.symbol) != (planned.name, f"{planned.name}.kd"):
         yield f"the hsaco has the kernel `{code.name}`, not `{planned.name}`"
     if (code.architecture, code.features) != (architecture, ""):
@@ -27,7 +31,10 @@ def code_problems(planned: PlannedKernel, code: CodeKernel, architecture: str) -
 
 
 def arguments_of(types: Sequence[str]) -> tuple[CodeArgument, ...]:
-    """The arguments as a compiler lays them out: in order, each at the next multiple of its size."""
+    """Offset, size and kind of each argument, as a compiler lays them out: in order, aligned to their sizes in bytes.
+
+    `types` are Triton's names (`*bf16`, `i32`). Raises ValueError for a type that is not passed by value.
+    """
     found: list[CodeArgument] = []
     end = 0
     for type_ in types:

@@ -1,4 +1,4 @@
-"""GpuExecutor: runs the entry points of a bundle on a device, through CUDA, HIP or a double."""
+"""GpuExecutor: runs the entry points of a bundle on a device, through CUDA, HIP or the emulated driver."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from bringup.compile.schedule.liveness import GIVEN
 from bringup.compile.schedule.schedule import Launch, Schedule
 from bringup.compile.schedule.text import keys_of
 
-# The addresses after a kernel's own arguments: global scratch memory, and that of Triton's profiler, which is not used.
+# Triton appends two pointers to the arguments of a kernel: global scratch memory, and that of its profiler (not used).
 NO_PROFILER = 0
 
 
 class GpuExecutor:
     """Executor of a schedule with compiled kernels; see `program.Executor`.
 
-    Weights, states, temporaries and scratch are allocated once. A step copies its fields in, starts its launches and
-    copies its outputs out, all in one stream, and waits once. Decode is one graph from its second step on. `draw`
-    copies tokens out in place of logits; one that continues copies no fields in, for the kernels have advanced them.
-    Where it may, it puts the step after this one into the stream too before it waits: the device is never idle then.
+    Memory is allocated once. A step copies its fields to the device, starts its launches and copies its outputs to the
+    host, all in one stream, and synchronises once. Decode is one graph from its second step on. `draw` copies tokens
+    to the host instead of logits. A draw that continues copies no fields, because the kernels have advanced them. With
+    `ahead` it also starts the next step before it synchronises, so the device is never idle.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class GpuExecutor:
         weights: Mapping[str, np.ndarray],
         count: Callable[[Profile], None] | None = None,
     ) -> None:
-        """`read` gives the binary of a kernel; `count` has an emulator count for a profile what its launches move.
+        """`read` returns the binary of a kernel. `count` makes an emulator count the bytes of launches for a profile.
 
-        `driver` is closed with the executor: by `close`, when nothing has it any more, and where this raises.
-        Raises BU609 for weights that do not fit, BU617 and BU618.
+        `driver` is closed with the executor: by `close`, when the executor is garbage, and if this raises.
+        Raises BU609 for weights of the wrong shape or dtype, BU617 and BU618.
         """
         self._driver = driver
         self._close = weakref.finalize(self, driver.close)
@@ -76,7 +76,7 @@ class GpuExecutor:
             failed.pop_all()
 
     def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Runs the launches of one entry point; waits for the device once. Raises BU617 once it is closed."""
+        """Runs an entry point with the fields `step`. Returns its outputs. Synchronises once. BU617 after `close`."""
         self._driver.use()
         ready = self._opened(entry)
         ready.staging.fill(step)
@@ -97,7 +97,7 @@ class GpuExecutor:
     def draw(
         self, entry: str, step: Mapping[str, np.ndarray] | None, draws: Sequence[Draw], *, ahead: bool = False
     ) -> list[int]:
-        """See `program.TokenExecutor`. Waits for the device once. Raises BU617 once it is closed."""
+        """See `program.TokenExecutor`. Synchronises once. Raises BU617 after `close`."""
         self._driver.use()
         ready = self._opened(entry)
         assert ready.draws is not None
@@ -121,7 +121,7 @@ class GpuExecutor:
         return ready.draws.tokens(slot, len(draws))
 
     def copy_step(self, entry: str, step: Mapping[str, np.ndarray]) -> None:
-        """Copies a step's fields to the device, for single launches; the next `draw` needs a step. Raises as `step`."""
+        """Copies a step's fields to the device, for single launches. The next `draw` needs a step. Raises as `step`."""
         self._driver.use()
         ready = self._opened(entry)
         self._forget_ahead()
@@ -130,14 +130,14 @@ class GpuExecutor:
         ready.staging.copy_in(self._driver, self._stream)
 
     def start_profile(self) -> Profile:
-        """From now on every launch is measured; steps are not graphs then."""
+        """Starts a profile: from now on every launch is measured, and steps are not graphs."""
         self._profile = Profile()
         if self._count:
             self._count(self._profile)
         return self._profile
 
     def reset(self) -> None:
-        """Zeroes the states of sequences."""
+        """Fills the states of sequences with zeros."""
         self._driver.use()
         self._forget_ahead()
         self._states.zero(spec.name for spec in self._interface.sequence_states)
@@ -154,17 +154,17 @@ class GpuExecutor:
         return self._states.read()
 
     def set_states(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Overwrites the states named."""
+        """Overwrites the states in `arrays`, by name."""
         self._driver.use()
         self._forget_ahead()
         self._states.write(arrays)
 
     def close(self) -> None:
-        """Gives the device's memory back, once; no step follows."""
+        """Frees the device's memory. No step may follow; a second call has no effect."""
         self._close()
 
     def _run(self, ready: Ready, kind: Kind) -> None:
-        """One step, as a graph where there is one, until the device is done."""
+        """Runs one step, as a graph if there is one, and synchronises."""
         self._forget_ahead()
         ready.can_continue = False
         graph = ready.graphs.get((kind, 0))
@@ -179,13 +179,13 @@ class GpuExecutor:
             self._captured(ready, kind, 0)
 
     def _forget_ahead(self) -> None:
-        """What was started before anybody called for it counts no more; the fields on the device are past it."""
+        """Discards a step that was started ahead. The fields on the device have advanced, so no draw may continue."""
         for ready in self._entries.values():
             ready.can_continue = ready.can_continue and ready.ahead is None
             ready.ahead = None
 
     def _started(self, ready: Ready, slot: int) -> Flight:
-        """The step after the latest one, by the same settings, which nobody waits for here."""
+        """Starts the step after the latest one, with the same sampling settings, without synchronising."""
         graph = ready.graphs.get(("repeat", slot)) or self._captured(ready, "repeat", slot)
         if not ready.events:
             ready.events += [self._driver.event(), self._driver.event()]
@@ -200,7 +200,7 @@ class GpuExecutor:
         return graphs[0]
 
     def _put(self, ready: Ready, kind: Kind, slot: int, profile: Profile | None) -> None:
-        """A step, into the stream; its tokens go to a slot."""
+        """Adds a step to the stream. Its tokens are copied to the slot `slot`."""
         if kind in ("logits", "draw"):
             ready.staging.copy_in(self._driver, self._stream)
         draws = ready.draws if kind != "logits" else None
@@ -212,7 +212,7 @@ class GpuExecutor:
         if draws is not None:
             starts += [(start, draws.read_by(start.function.name, start.nbytes)) for start in ready.draw_starts]
         for number, (start, nbytes) in enumerate(starts):
-            early = number > 0 and profile is None  # behind a kernel, not behind a copy or an event
+            early = number > 0 and profile is None  # only after a kernel, not after a copy or an event
             self._driver.launch(start.function, start.grid, start.arguments, self._stream, early=early)
             if profile is not None:
                 profile.mark(self._driver, self._stream, start.label, start.function.name, start.grid, nbytes)
@@ -260,7 +260,7 @@ class GpuExecutor:
         return ready
 
     def _launches(self, entry: str) -> Iterator[tuple[Launch, Sequence[KernelCall]]]:
-        """Every launch with its kernel calls, in order."""
+        """Every launch of an entry point with its kernel calls, in order."""
         listed = (group for call in self._schedule.entries[entry].calls for group in self._plan.calls[call.function])
         yield from zip(self._schedule.launches(entry), listed, strict=True)
 
@@ -272,7 +272,7 @@ class GpuExecutor:
         return self._filled(f"{where}: {launch.group.name}", nbytes, call, values)
 
     def _filled(self, label: str, nbytes: int, call: KernelCall, values: Sequence[int | float]) -> Start:
-        """A call with an address for each pointer."""
+        """A call with its arguments; `values` has an address for each pointer."""
         kernel = self._plan.kernels[call.kernel]
         scratch = self._global_scratch if kernel.global_scratch_size else 0
         arguments = Arguments(packed(kernel.types, [*values, scratch, NO_PROFILER]))

@@ -1,4 +1,4 @@
-"""Which compiled kernels the launches of a bundle start: `kernels.json`, and the files of the kernels."""
+"""KernelPlan: the compiled kernels of a bundle and the calls of its launches; `kernels.json` and the kernels' files."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from bringup.compile.schedule.graph.op_graph import OpGraph
 from bringup.system.atomic import write_file
 
 FILE = "kernels.json"
-WAIT = "griddepcontrol.wait"  # PTX ISA: until the grids that this one depends on have ended
+WAIT = "griddepcontrol.wait"  # PTX ISA: waits until the grids that this one depends on have ended
 _TEXT = re.compile(r"^\.version (\d+)\.(\d+)\n\.target (\w+)", re.MULTILINE)
 Calls = Mapping[str, Sequence[Sequence[KernelCall]]]  # by function: the calls of each of its groups
 
 
 class Files(NamedTuple):
-    """The folders of a bundle that have kernels' binaries and assembly; a file's name ends in its `suffix`."""
+    """The folders of a bundle with the binaries and the assembly of kernels, and the suffixes of their files."""
 
     binaries: str
     suffix: str
@@ -32,9 +32,11 @@ class Files(NamedTuple):
     text_suffix: str
 
     def binary(self, folder: Path, digest: str) -> Path:
+        """The path of a binary, by the SHA-256 of its bytes."""
         return folder / self.binaries / f"{digest}.{self.suffix}"
 
     def text(self, folder: Path, digest: str) -> Path:
+        """The path of the assembly of a binary, by the SHA-256 of the binary."""
         return folder / self.assembly / f"{digest}.{self.text_suffix}"
 
 
@@ -42,16 +44,16 @@ CUDA_FILES, ROCM_FILES = Files("cubins", "cubin", "ptx", "ptx"), Files("hsaco", 
 
 
 def files_of(capability: str) -> Files:
-    """Those of a bundle for an architecture."""
+    """The folders of a bundle for an architecture (`sm_90`, `gfx942`)."""
     return CUDA_FILES if is_nvidia(capability) else ROCM_FILES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedKernel:
-    """A compiled kernel without its bytes, which are in the file of their SHA-256, `digest`. See `Compiled`.
+    """A compiled kernel without its bytes. `digest` is the SHA-256 of its binary, and names its files. See `Compiled`.
 
-    `ptx_digest` is the SHA-256 of its assembly, whose file has the name of the binary's. `waits`: it waits by itself
-    until the launch before has ended, so it may start early.
+    `ptx_digest` is the SHA-256 of its assembly. `shared` and `global_scratch_size` are in bytes, the latter for each
+    program. `waits`: the kernel itself waits until the previous launch has ended, so it may start early.
     """
 
     kernel: Kernel
@@ -74,12 +76,12 @@ class PlannedKernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelPlan:
-    """The calls of every function's groups, in order, and what they start.
+    """The kernel calls of the groups of every function, in order, and the kernels.
 
-    `target` is the architecture that the PTX names: kernels for `sm_90a` run on compute capability 9.0 alone, those for
-    `sm_80` on 8.0 and what follows it within 8. `ptx_version` is that of the newest PTX. Of AMD's kernels, which have
-    none, they are the architecture and (0, 0). `sampling` has the calls that
-    draw tokens after a decode entry point, by its name.
+    `target` is the architecture that the PTX names: kernels for `sm_90a` run only on compute capability 9.0, those for
+    `sm_80` on 8.0 and later minor versions of 8. `ptx_version` is the newest version of any PTX. AMD's kernels have no
+    PTX: their `target` is the architecture, and their version is (0, 0). `sampling` has the calls that sample tokens
+    after a decode entry point, by the name of the entry point.
     """
 
     capability: str
@@ -91,12 +93,12 @@ class KernelPlan:
 
     @property
     def scratch(self) -> int:
-        """Bytes of the buffer `scratch`."""
+        """Bytes of the buffer `scratch`, which all calls share."""
         return max((call.scratch for call in self.every_call()), default=0)
 
     @property
     def global_scratch(self) -> int:
-        """Bytes that a launch's programs have as global scratch memory, at most."""
+        """Largest global scratch memory of any call, in bytes."""
         sizes = (self.global_scratch_of(call) for call in self.every_call())
         return max(sizes, default=0)
 
@@ -106,6 +108,7 @@ class KernelPlan:
         return self.kernels[call.kernel].global_scratch_size * x * y * z
 
     def every_call(self) -> Iterator[KernelCall]:
+        """All calls: those of functions, in order, then those that sample."""
         for groups in self.calls.values():
             for calls in groups:
                 yield from calls
@@ -119,9 +122,9 @@ def planned(
     compiled: Mapping[Kernel, Compiled],
     sampling: Mapping[str, Sequence[KernelCall]] | None = None,
 ) -> KernelPlan:
-    """The plan of calls whose kernels are compiled."""
+    """The plan of `calls` and `sampling`; `compiled` has all their kernels. `capability`: the architecture."""
     digests = {kernel: hashlib.sha256(each.binary).hexdigest() for kernel, each in compiled.items()}
-    texts = {digests[kernel]: each.assembly for kernel, each in compiled.items()}  # one of each binary
+    texts = {digests[kernel]: each.assembly for kernel, each in compiled.items()}  # one text for each binary
     kernels = {
         kernel: PlannedKernel(
             kernel=kernel,
@@ -152,7 +155,7 @@ def planned(
 
 
 def write_plan(plan: KernelPlan, compiled: Mapping[Kernel, Compiled], folder: Path) -> None:
-    """`kernels.json`, and for each kernel its binary and its assembly."""
+    """Writes `kernels.json`, and the binary and the assembly of each kernel."""
     files = files_of(plan.capability)
     for name in (files.binaries, files.assembly):
         (folder / name).mkdir(exist_ok=True)
@@ -164,7 +167,7 @@ def write_plan(plan: KernelPlan, compiled: Mapping[Kernel, Compiled], folder: Pa
 
 
 def read_plan(folder: Path, graphs: Mapping[str, OpGraph]) -> KernelPlan:
-    """The plan of a bundle, every field of which is checked. Raises ValueError for what `write_plan` does not write."""
+    """The plan of a bundle, checked against `graphs`. Raises ValueError if it is invalid, OSError without a file."""
     try:
         data = json.loads((folder / FILE).read_text("utf-8"))
         problem = next(field_problems(data), None)
@@ -179,6 +182,7 @@ def read_plan(folder: Path, graphs: Mapping[str, OpGraph]) -> KernelPlan:
 
 
 def plan_to_json(plan: KernelPlan) -> dict[str, Any]:
+    """The content of `kernels.json`. Calls refer to kernels by their index in the list of kernels."""
     kernels = list(plan.kernels.values())
     numbers = {each.kernel: number for number, each in enumerate(kernels)}
     calls = {
@@ -198,6 +202,7 @@ def plan_to_json(plan: KernelPlan) -> dict[str, Any]:
 
 
 def plan_from_json(data: Mapping[str, Any]) -> KernelPlan:
+    """The inverse of `plan_to_json`. Fields must have been checked with `field_problems`."""
     kernels = [_kernel_from_json(item) for item in data["kernels"]]
     calls = {
         name: tuple(tuple(_call_from_json(item, kernels) for item in group) for group in groups)
@@ -260,7 +265,7 @@ def _operand(item: Any) -> Operand:
 
 
 def _problems(plan: KernelPlan, graphs: Mapping[str, OpGraph]) -> Iterator[str]:
-    """What the calls have wrong with the graphs that they are for."""
+    """A message for each call that does not match the graph of its function."""
     for name, graph in graphs.items():
         if len(plan.calls.get(name, ())) != len(graph.groups):
             yield f"it has no calls for all launches of `{name}`"
@@ -273,7 +278,7 @@ def _problems(plan: KernelPlan, graphs: Mapping[str, OpGraph]) -> Iterator[str]:
 
 
 def call_problems(call: KernelCall, sizes: Mapping[str, int], kernel: PlannedKernel, where: str) -> Iterator[str]:
-    """What a call has wrong with its kernel, and with buffers of so many bytes."""
+    """A message for each argument that does not match the kernel's types or the buffers' sizes in bytes, `sizes`."""
     if len(kernel.types) != len(call.arguments) + 2:
         yield f"`{kernel.name}` takes {len(kernel.types) - 2} arguments, not {len(call.arguments)}"
         return
@@ -288,7 +293,7 @@ def call_problems(call: KernelCall, sizes: Mapping[str, int], kernel: PlannedKer
 
 
 def _bytes_of(buffer: str, call: KernelCall, sizes: Mapping[str, int]) -> int:
-    """Bytes that a call may point to: of scratch as many as it says that it uses; 0 of no buffer."""
+    """Bytes of a buffer that a call may access: its declared scratch memory, or the buffer's size; 0 if unknown."""
     if buffer == SCRATCH:
         return call.scratch
     found = sizes.get(buffer)

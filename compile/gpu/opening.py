@@ -1,4 +1,4 @@
-"""The device that runs a bundle's kernels: a GPU that fits, or the double."""
+"""Opens the device that runs a bundle's kernels: a suitable GPU, or the emulated driver."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from bringup.diagnostics import BringupError, fail
 if TYPE_CHECKING:
     from bringup.compile.gpu.double.double import Double
 
-NO_DEVICE = 0, 100  # the status of a start that finds no GPU, in CUDA and in HIP
-OLDEST_HIP = 6, 0  # the first that loads code objects of version 5, and that has hipGetDevicePropertiesR0600
+NO_DEVICE = 0, 100  # statuses of initialisation without a GPU, in CUDA and in HIP
+OLDEST_HIP = 6, 0  # the first release that loads code objects of version 5 and has hipGetDevicePropertiesR0600
 
 
 def driver_module(capability: str = EMULATED[0]) -> Any:
-    """`cuda.bindings.driver` with a driver behind it and at least one GPU. Raises BU614 where there is none.
+    """The module `cuda.bindings.driver`. Raises BU614 without the package, a driver or a GPU.
 
-    `capability` is that of the bundle, on which the help depends.
+    `capability` is the architecture of the bundle, on which the help depends.
     """
     instead = without_gpu(capability)
     try:
@@ -47,7 +47,7 @@ def driver_module(capability: str = EMULATED[0]) -> Any:
 
 
 def has_gpu() -> bool:
-    """Whether there is a driver with a GPU."""
+    """Whether this machine has CUDA's driver and a GPU."""
     try:
         driver_module()
     except BringupError:
@@ -56,9 +56,9 @@ def has_gpu() -> bool:
 
 
 def hip_library(instead: str) -> HipLibrary:
-    """HIP's runtime with at least one GPU. Raises BU614 where there is none, BU616 for too old a runtime.
+    """HIP's runtime. Raises BU614 without a runtime or a GPU, BU616 for a runtime older than `OLDEST_HIP`.
 
-    `instead` is the help for a machine without one.
+    `instead` is the help for a machine without a GPU.
     """
     loaded = found_library()
     if loaded is None:
@@ -79,14 +79,14 @@ def hip_library(instead: str) -> HipLibrary:
 
 
 def open_gpu(plan: KernelPlan) -> Driver:
-    """The first GPU. Raises BU614 where there is none, BU615 for another architecture, BU616 for too old a driver."""
+    """The first GPU. Raises BU614 if there is none, BU615 for another architecture, BU616 for too old a driver."""
     if is_nvidia(plan.capability):
         return _checked(plan, CudaDriver(driver_module(plan.capability)))
     return _checked(plan, HipDriver(hip_library(without_gpu(plan.capability))))
 
 
 def check_device(plan: KernelPlan, driver: Driver) -> None:
-    """Raises BU615 for a device that cannot run the kernels, BU616 for a driver that is older than they are."""
+    """Raises BU615 for a device that cannot run the kernels, BU616 for a driver that is older than the kernels."""
     found, instead = driver.architecture, without_gpu(plan.capability)
     compile_again = f"compile the model for `{'cuda' if is_nvidia(found) else 'rocm'}:{found}`"
     if not runs_on(plan.target, found):
@@ -103,10 +103,10 @@ def check_device(plan: KernelPlan, driver: Driver) -> None:
 
 
 def runs_on(target: str, architecture: str) -> bool:
-    """Whether a binary for `sm_80`, `sm_90a` or `gfx942` runs on a device's architecture.
+    """Whether a binary for the target `sm_80`, `sm_90a` or `gfx942` runs on a device's architecture.
 
-    A cubin runs on devices of its major number whose minor number is not less (CUDA programming guide, "Binary
-    Compatibility"); with an `a` it uses what only that very architecture has. An hsaco runs on its own alone.
+    A cubin runs on devices of its major version with an equal or higher minor version (CUDA programming guide, "Binary
+    Compatibility"). With an `a` it uses features of one architecture and runs only there, as every hsaco does.
     """
     if not (is_nvidia(target) and is_nvidia(architecture)):
         return target == architecture
@@ -117,9 +117,9 @@ def runs_on(target: str, architecture: str) -> bool:
 
 
 def cuda_of(ptx_version: tuple[int, int]) -> int:
-    """The CUDA release that has a version of PTX: 12 for 8.x, 13 for 9.x (PTX ISA, "Release Notes").
+    """The major CUDA release of a PTX version: 12 for 8.x, 13 for 9.x (PTX ISA, "Release Notes").
 
-    A cubin runs with every driver of its release or later (CUDA compatibility, "Minor Version Compatibility").
+    A cubin runs with every driver of its major release or later (CUDA compatibility, "Minor Version Compatibility").
     """
     return ptx_version[0] + 4
 
@@ -129,7 +129,10 @@ def _dotted(release: tuple[int, int]) -> str:
 
 
 def open_double(plan: KernelPlan, programs: Mapping[str, str], nbytes: int) -> tuple[Driver, Double]:
-    """A double of the device that the bundle is for; `programs` has its PTX by digest of the cubin."""
+    """An emulated device of the bundle's architecture, with `nbytes` of memory.
+
+    `programs`: the PTX of its kernels, by the SHA-256 of their cubins. Raises as `check_device`.
+    """
     from bringup.compile.gpu.double.double import Double
 
     digits = plan.capability.removeprefix("sm_")
@@ -138,7 +141,7 @@ def open_double(plan: KernelPlan, programs: Mapping[str, str], nbytes: int) -> t
 
 
 def _checked(plan: KernelPlan, driver: Driver) -> Driver:
-    """The driver; closed where its device does not fit."""
+    """The driver, which is closed if its device cannot run the kernels."""
     with ExitStack() as failed:
         failed.callback(driver.close)
         check_device(plan, driver)
@@ -147,7 +150,7 @@ def _checked(plan: KernelPlan, driver: Driver) -> Driver:
 
 
 def count_launches(double: Double, profile: Profile) -> None:
-    """Has the double count for a profile what each launch moves and executes."""
+    """Makes the emulated driver count the bytes and the instructions of each launch for a profile."""
     from bringup.compile.gpu.double.kernels import Ran
     from bringup.compile.ptx import Bytes
 

@@ -1,4 +1,4 @@
-"""What each field of `kernels.json` may be: types, and the ranges that a device has. Anybody may have written one."""
+"""Checks of the fields of `kernels.json`: their types, and the limits of devices. The file is not trusted."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 from bringup.compile.gpu.driver.arguments import packed
 
-GRID_X, GRID_YZ = 2**31 - 1, 65_535  # programs (CUDA programming guide, "Technical Specifications")
-MOST_WARPS, MOST_SHARED = 32, 1 << 20  # warps of a block by the same table; bytes, more than any device has
-MOST_SCRATCH = 1 << 40  # bytes: more than a device has memory
+GRID_X, GRID_YZ = 2**31 - 1, 65_535  # blocks of a grid (CUDA programming guide, "Technical Specifications")
+MOST_WARPS, MOST_SHARED = 32, 1 << 20  # warps of a block (same table); bytes, more than any device has
+MOST_SCRATCH = 1 << 40  # bytes, more than the memory of any device
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ARCHITECTURE = re.compile(r"sm_\d{2,3}[af]?|gfx[0-9a-f]{3,4}")
 Check = Callable[[Any], bool]
 
 
 def field_problems(data: Mapping[str, Any]) -> Iterator[str]:
-    """What the JSON of a plan has wrong, before anything is built of it.
+    """A message for each invalid field in the JSON of a plan, before a plan is created from it.
 
-    Raises KeyError, TypeError, AttributeError or ValueError where it has not even the form.
+    Raises KeyError, TypeError, AttributeError or ValueError if its structure is wrong.
     """
     for name in ("capability", "target"):
         if not _text(data[name], _ARCHITECTURE):
@@ -42,7 +42,7 @@ def field_problems(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def number_problem(type_: str, value: float) -> str:
-    """Why a number is no argument of a type; nothing for one that fits."""
+    """The reason why a value cannot be passed as an argument of a type (`i32`, `fp32`); "" if it can."""
     try:
         packed((type_,), (value,))
     except (ValueError, OverflowError, struct.error) as error:
@@ -61,7 +61,7 @@ def _wrong(fields: Mapping[str, Any], checks: Mapping[str, Check]) -> Iterator[t
 
 
 def _in(least: int, most: int) -> Check:
-    """Whole numbers alone: JSON's `true` and 2.0 are none."""
+    """A check for integers of a range. JSON's `true` and 2.0 are not integers."""
     return lambda value: type(value) is int and least <= value <= most
 
 

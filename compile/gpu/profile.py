@@ -1,4 +1,4 @@
-"""A profile of steps: when each launch ran, and what it moved where an emulator counts that. As a Chrome trace."""
+"""Profiles of steps: the time of each launch, and the bytes that an emulator counts. Writes them as a Chrome trace."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 from bringup.compile.gpu.driver.driver import Driver, Event, Grid, Stream
 
-READ, WRITTEN = "bytes read", "bytes written"  # of what an emulator counts
+READ, WRITTEN = "bytes read", "bytes written"  # keys of an emulator's counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One launch: when it began and how long it took, in seconds since the profile's begin.
+    """One launch: its start since the begin of the profile and its duration, both in seconds.
 
-    `nbytes`: what the schedule counts that it moves. `counts` has what an emulator counts, such as "bytes read";
-    nothing on a GPU.
+    `nbytes`: the bytes that it moves according to the schedule. `counts`: the counts of an emulator, such as
+    "bytes read"; empty on a GPU.
     """
 
     entry: str
@@ -40,7 +40,10 @@ class _Mark:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """All launches of one operation in an entry point, in any layer; `seconds` and bytes of one, on average."""
+    """All launches of one operation in an entry point, in all layers.
+
+    `seconds`, `nbytes` and `counted` are means of one launch. `counted`: bytes read and written; None on a GPU.
+    """
 
     entry: str
     operation: str
@@ -52,7 +55,7 @@ class Total:
 
 @dataclass(slots=True)
 class Profile:
-    """What the steps of an executor measured. While one profiles, each launch is between two events of its stream."""
+    """Measurements of the steps of an executor. Events are recorded before and after each launch, in its stream."""
 
     measured: list[Measured] = field(default_factory=list[Measured])
     counted: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
@@ -62,19 +65,19 @@ class Profile:
     _passed: float = 0.0
 
     def begin(self, driver: Driver, stream: Stream, entry: str) -> None:
-        """Before the first launch of a step."""
+        """Records an event. It is called before the first launch of a step."""
         self._entry, self._marks, self._begin = entry, [], driver.event()
         self.counted.clear()
         driver.record(self._begin, stream)
 
     def mark(self, driver: Driver, stream: Stream, label: str, kernel: str, grid: Grid, nbytes: int) -> None:
-        """After each launch."""
+        """Records an event. It is called after each launch."""
         event = driver.event()
         driver.record(event, stream)
         self._marks.append(_Mark(event, label, kernel, grid, nbytes))
 
     def finish(self, driver: Driver) -> None:
-        """After a step that is done; gives its events back."""
+        """Reads and destroys the events of a step. It is called after the step is complete."""
         assert self._begin is not None
         before, last = 0.0, self._begin
         counts: list[dict[str, float]] = (
@@ -102,7 +105,7 @@ class Profile:
 
 
 def totals(profile: Profile) -> list[Total]:
-    """The launches by entry point and operation, in the order of their first one."""
+    """Totals by entry point and operation, in the order of their first launches."""
     alike: dict[tuple[str, str], list[Measured]] = {}
     for each in profile.measured:
         alike.setdefault((each.entry, each.label.rpartition(": ")[2]), []).append(each)
@@ -124,7 +127,7 @@ def _moved(each: Measured) -> float:
 
 
 def chrome_trace(profile: Profile) -> bytes:
-    """The launches as complete events of the Trace Event Format, which chrome://tracing and Perfetto read."""
+    """The launches as "complete events" of the Trace Event Format, in JSON; chrome://tracing and Perfetto read it."""
     events: list[dict[str, Any]] = [
         {
             "name": each.label,

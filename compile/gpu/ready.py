@@ -1,4 +1,4 @@
-"""An entry point on the device: what a step of it starts, copies in and copies out."""
+"""Ready: an entry point on the device, with the launches and copies of its steps."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from bringup.compile.gpu.sampling import Draws
 from bringup.compile.gpu.staging import Staging
 from bringup.compile.program.program import Entry
 
-# What a step copies in and out: fields and outputs; fields, draws and tokens; draws and tokens; tokens alone.
+# What a step copies to the device and back, in this order: fields and outputs; fields, sampling settings and tokens;
+# sampling settings and tokens; tokens only.
 Kind = Literal["logits", "draw", "continue", "repeat"]
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A kernel with all that its launch needs. A profile has its `label`, and the bytes that the schedule counts."""
+    """A kernel with its grid and arguments. `label` and `nbytes` (bytes moved, by the schedule) are for profiles."""
 
     label: str
     nbytes: int
@@ -29,7 +30,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A step in the stream: its tokens are in `slot` of the host's once the event has happened."""
+    """A step in the stream. Its tokens are in the host's slot `slot` once the event `done` is complete."""
 
     slot: int
     done: Event
@@ -37,11 +38,11 @@ class Flight:
 
 @dataclass(slots=True)
 class Ready:
-    """An entry point on the device. `outputs`: host array and device address by name.
+    """An entry point on the device. `outputs`: host array and device address, by name.
 
-    `draw_starts` draw tokens from its logits, by the settings of `draws`. `can_continue`: the fields of the step on the
-    device are those of the step after the latest one. `ahead` is the step after the latest one where it was started
-    before anybody called for it. `graphs` are by what a step copies, and the slot of its tokens.
+    `draw_starts` sample tokens from its logits, with the settings of `draws`. `can_continue`: the fields on the device
+    are those of the step after the latest one. `ahead` is the step after the latest one, if it has been started in
+    advance. `graphs` are by the kind of a step and the slot of its tokens; `events` are by slot.
     """
 
     entry: Entry

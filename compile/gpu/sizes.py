@@ -1,4 +1,4 @@
-"""What an executor puts on a device besides kernels: the fields of a step, and the bytes of everything."""
+"""Device memory of an executor besides its kernels: the fields of a step, and an upper bound of the total."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from bringup.graphs.core.step import FIELDS, step_shapes
 
 
 def fields_of(entry: Entry, interface: Interface) -> list[TensorSpec]:
-    """The fields of an entry point's step, with the longest block table; then its inputs."""
+    """The fields of an entry point's step, with the longest block table, followed by its inputs."""
     shapes = step_shapes(entry.num_tokens, entry.num_sequences, interface.max_blocks)
     fields = [TensorSpec(name=name, shape=shapes[name], dtype="int64") for name in FIELDS]
     return [*fields, *entry.inputs]
 
 
 def device_bytes(plan: KernelPlan, schedule: Schedule, interface: Interface, weights: Mapping[str, np.ndarray]) -> int:
-    """An upper bound of the memory that an executor allocates, with room between the parts."""
+    """An upper bound of the bytes that an executor allocates, with padding between allocations."""
     sizes = [weights[spec.name].nbytes for spec in interface.weights if spec.name in weights]
     sizes += [nbytes_of(spec) for spec in interface.states]
     sizes += [schedule.nbytes, plan.scratch, plan.global_scratch]
     for entry in interface.entries:
         sizes.append(sum(nbytes_of(spec) + 256 for spec in fields_of(entry, interface)))
-        sizes += [3 * 8 * entry.num_sequences + 3 * 256, 8 * entry.num_sequences]  # settings of draws, and tokens
+        sizes += [3 * 8 * entry.num_sequences + 3 * 256, 8 * entry.num_sequences]  # sampling settings, and tokens
     return sum(size + 4096 for size in sizes) + CHUNK
 
 
 def nbytes_of(spec: TensorSpec) -> int:
+    """The bytes of a tensor."""
     return int(np.prod(spec.shape, dtype=np.int64)) * dtype_of(spec.dtype).itemsize

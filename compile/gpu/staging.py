@@ -1,4 +1,4 @@
-"""What a step gives and takes: its fields in one block of pinned memory, copied at once; results in another."""
+"""Staging: the fields of a step in one block of pinned host memory, copied to one block of device memory."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from bringup.compile.gpu.driver.driver import Address, Driver, Stream
 from bringup.compile.program.bind_weights import dtype_of
 from bringup.compile.program.program import TensorSpec
 
-ALIGNMENT = 256  # bytes, as the arena's
+ALIGNMENT = 256  # bytes, as in the arena
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A tensor at `offset` of a block."""
+    """A tensor at `offset`, in bytes, of a block."""
 
     offset: int
     shape: tuple[int, ...]
@@ -28,7 +28,7 @@ class Field:
 
 
 class Staging:
-    """Tensors of the host and of the device, in one block each."""
+    """Tensors in a block of the host and a block of the device, with equal offsets."""
 
     def __init__(self, driver: Driver, specs: Sequence[TensorSpec], name: str) -> None:
         self._fields: dict[str, Field] = {}
@@ -42,11 +42,11 @@ class Staging:
         self._begin = driver.allocate(end, name)
 
     def address(self, name: str) -> Address:
-        """Of a field, on the device."""
+        """The device address of a field."""
         return self._begin + self._fields[name].offset
 
     def fill(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Writes every field on the host. A shorter array fills the begin of each axis, and zeros the rest."""
+        """Writes every field on the host. A shorter array is padded with zeros at the end of each axis."""
         for name, field in self._fields.items():
             view = self._view(field)
             given = np.asarray(arrays[name], field.dtype)
@@ -57,7 +57,7 @@ class Staging:
                 view[tuple(slice(size) for size in given.shape)] = given
 
     def copy_in(self, driver: Driver, stream: Stream) -> None:
-        """The whole block to the device, in the stream."""
+        """Copies the block to the device, in the stream."""
         driver.copy_in(self._begin, self._host, stream)
 
     def _view(self, field: Field) -> np.ndarray:

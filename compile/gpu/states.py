@@ -1,4 +1,4 @@
-"""The states of a bundle on a device, which steps read and write."""
+"""States: the states of a bundle on a device. Steps read and write them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bringup.compile.program.program import TensorSpec
 
 
 class States:
-    """Memory for each of them, and pinned memory of the host that they are copied through."""
+    """Device memory for each state, and pinned host memory through which they are copied."""
 
     def __init__(self, driver: Driver, stream: Stream, specs: Sequence[TensorSpec]) -> None:
         self._driver, self._stream = driver, stream
@@ -22,10 +22,11 @@ class States:
         self._copies = driver.pinned(max(map(nbytes_of, specs), default=0))
 
     def address(self, name: str) -> Address:
+        """The device address of a state."""
         return self._places[name]
 
     def zero(self, names: Iterable[str]) -> None:
-        """Some of them, in the stream."""
+        """Fills the named states with zeros, in the stream."""
         for name in names:
             self._driver.zero(self._places[name], nbytes_of(self._specs[name]), self._stream)
 
@@ -42,7 +43,7 @@ class States:
         return found
 
     def write_row(self, name: str, row: int, array: np.ndarray) -> None:
-        """Overwrites a row of a state, once the stream has come to it."""
+        """Overwrites a row of a state, after all work in the stream, and synchronises."""
         spec = self._specs[name]
         each = nbytes_of(spec) // spec.shape[0]
         raw = self._copies[:each]
@@ -51,7 +52,7 @@ class States:
         self._driver.wait(self._stream)
 
     def write(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Overwrites the states named."""
+        """Overwrites the states in `arrays`, by name, and synchronises."""
         for name, array in arrays.items():
             spec = self._specs[name]
             raw = self._copies[: nbytes_of(spec)]

@@ -1,4 +1,4 @@
-"""Weights to the device, in the order of their file, through two buffers of pinned memory."""
+"""Copies weights to the device, in the order of their file, through two buffers of pinned memory."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 
 from bringup.compile.gpu.driver.driver import Address, Driver, Stream
 
-CHUNK = 32 << 20  # bytes of a buffer: large against what starts a copy, small against weights
+CHUNK = 32 << 20  # bytes of a buffer: large enough to hide the start of a copy, small compared with weights
 
 
 def upload(driver: Driver, stream: Stream, arrays: Mapping[str, np.ndarray]) -> dict[str, Address]:
-    """The addresses of all arrays, by name; dense arrays that are the same memory are there once.
+    """Copies all arrays and returns their device addresses, by name. Contiguous arrays with the same memory share one.
 
-    While the device copies one buffer, the next is filled from the file: pages are read once, in order.
+    While the device copies one buffer, the other is filled from the file. Pages are read once, in order.
     """
     placed: dict[tuple[int, int], Address] = {}
     found: dict[str, Address] = {}
@@ -26,7 +26,7 @@ def upload(driver: Driver, stream: Stream, arrays: Mapping[str, np.ndarray]) -> 
             continue
         found[name] = driver.allocate(array.nbytes, name)
         buffers.copy(found[name], _bytes(array))
-        if array.flags.c_contiguous:  # a view with strides has the bytes of its memory in another order
+        if array.flags.c_contiguous:  # a view with strides has its bytes in another order than its memory
             placed[key] = found[name]
     driver.wait(stream)
     buffers.close()
@@ -34,7 +34,7 @@ def upload(driver: Driver, stream: Stream, arrays: Mapping[str, np.ndarray]) -> 
 
 
 class _Buffers:
-    """Two pinned buffers in turn; each is free again once its event has happened."""
+    """Two pinned buffers, used in turn. A buffer is free again when its event is complete."""
 
     def __init__(self, driver: Driver, stream: Stream, nbytes: int) -> None:
         self._driver, self._stream, self._turn = driver, stream, 0
@@ -42,6 +42,7 @@ class _Buffers:
         self._events = [driver.event() for _ in range(2)]
 
     def copy(self, to: Address, array: np.ndarray) -> None:
+        """Copies bytes to the device, in chunks of a buffer. `array` is uint8."""
         size = len(self._buffers[0])
         for start in range(0, len(array), size):
             part = array[start : start + size]
@@ -53,7 +54,7 @@ class _Buffers:
             self._turn ^= 1
 
     def close(self) -> None:
-        """Gives both back, once the stream is done."""
+        """Frees both buffers. The stream must be idle."""
         for buffer, event in zip(self._buffers, self._events, strict=True):
             self._driver.unpin(buffer)
             self._driver.forget(event)

@@ -1,1 +1,1 @@
-"""GPU kernels in Triton, and the selection of kernels for a launch of a schedule."""
+"""GPU kernels in Triton, their compilation, and the selection of kernels for a launch of a schedule."""

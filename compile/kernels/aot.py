@@ -1,4 +1,4 @@
-"""Compiles kernels ahead of time, without a GPU: each once, in parallel processes, cached by content."""
+"""Compiles kernels ahead of time and without a GPU, in parallel processes. Results are cached by their inputs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from bringup.compile.kernels.compiled import Compiled, compiled_from_json, compi
 from bringup.compile.kernels.kernel_key import KIND, inputs_of
 from bringup.diagnostics import BringupError, fail
 
-# What these change, no key of the cache has: the worker does without them. Those of Triton, LLVM and ptxas.
+# Prefixes of environment variables of Triton, LLVM and ptxas. The worker does not get them: no cache key has them.
 _LEFT_OUT = ("TRITON_", "LLVM_", "MLIR_", "NVPTX_", "AMDGCN_", "PTXAS_", "DISABLE_", "USE_IR_LOC")
-_START = 4  # kernels that a process has to compile at least: its start takes as long as two of them
+_START = 4  # minimum number of kernels for each process: its start takes as long as compiling two of them
 
 
 def compile_kernels(kernels: Iterable[Kernel], capability: str, store: Store | None) -> dict[Kernel, Compiled]:
-    """Each different kernel compiled for `sm_80`, `gfx942`, …; `store` is read first, and gets the rest.
+    """Each distinct kernel, compiled for the architecture `capability`: `sm_80`, `gfx942`, ….
 
-    Raises BU501 for a kernel that Triton does not compile.
+    Kernels in `store` are not compiled again; the others are added to it. Raises BU501 for a kernel that Triton cannot
+    compile.
     """
     wanted = list(dict.fromkeys(kernels))
     keys = {kernel: inputs_of(kernel, capability) for kernel in wanted} if store else {}
@@ -55,7 +56,7 @@ Job = tuple[Kernel, Compiled, float]
 
 
 def _compiled(kernels: list[Kernel], capability: str) -> Iterator[Job]:
-    """Every kernel as it is ready, with the seconds that it took."""
+    """Yields every kernel as soon as it is compiled, with the compile time in seconds."""
     if not kernels:
         return
     count = max(1, min(len(os.sched_getaffinity(0)), -(-len(kernels) // _START)))
@@ -77,7 +78,7 @@ def _compiled(kernels: list[Kernel], capability: str) -> Iterator[Job]:
 
 
 def _serve(capability: str, count: int, left: SimpleQueue[Kernel | None], done: SimpleQueue[Job | None]) -> None:
-    """Compiles what is left in a process of its own, up to a None. After an error nothing is left for the others."""
+    """Compiles the kernels of the queue `left` in a separate process, up to a None. An error empties the queue."""
     try:
         with _worker() as worker:
             while (kernel := left.get()) is not None:
@@ -91,12 +92,12 @@ def _serve(capability: str, count: int, left: SimpleQueue[Kernel | None], done: 
             left.put(None)
         raise
     finally:
-        done.put(None)  # also of a process that failed: its future has the error
+        done.put(None)  # after a failure too: the future has the error
 
 
 @contextmanager
 def _worker() -> Generator[_Worker]:
-    """A process that compiles; it ends with the block."""
+    """A compiling process, which is ended with the block."""
     with TemporaryDirectory(prefix="bringup-triton-") as folder, TemporaryFile() as errors:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(_LEFT_OUT)}
         environment |= {"TRITON_CACHE_DIR": folder, "PYTHONPATH": _search_path()}
@@ -115,7 +116,7 @@ def _worker() -> Generator[_Worker]:
 
 
 class _Worker:
-    """One kernel after the other, compiled by a process."""
+    """Compiles one kernel after the other in a process."""
 
     def __init__(self, process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
         self._process, self._errors = process, errors
@@ -148,6 +149,6 @@ class _Worker:
 
 
 def _search_path() -> str:
-    """Where this process found the package and Triton."""
+    """The folders in which this process found the package and Triton, as PYTHONPATH."""
     root = str(Path(bringup.__file__).resolve().parent.parent)
     return os.pathsep.join(dict.fromkeys([root, *(path for path in sys.path if path)]))

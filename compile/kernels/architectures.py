@@ -11,12 +11,15 @@ KIB = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """`shared` bytes of shared memory a block may have, `shared_each` a processor has. `warps` and `blocks` are the
-    most that a processor has at a time; its `registers` are given to warps in units of `register_unit`.
+    """The limits of a block and of a multiprocessor; memory is in bytes.
+
+    `shared` is the maximum shared memory of a block, `shared_each` that of a multiprocessor. `warps` and `blocks` are
+    the maximum numbers that a multiprocessor can hold. Its `registers` are allocated to warps in units of
+    `register_unit`, shared memory to blocks in units of `shared_unit`.
 
     NVIDIA: "Technical Specifications per Compute Capability" of the CUDA C++ Programming Guide, and the CUDA occupancy
-    calculator. AMD: the CDNA 2 and CDNA 3 instruction set manuals; a wavefront's registers are vector registers of 64
-    lanes, of both kinds together.
+    calculator. AMD: the CDNA 2 and CDNA 3 instruction set manuals; the registers of a wavefront are vector registers
+    of 64 lanes, of both kinds together.
     """
 
     name: str
@@ -27,7 +30,7 @@ class Architecture:
     registers: int = 65536
     register_unit: int = 256
     shared_unit: int = 128
-    reserved: int = KIB  # shared memory of a block that the driver takes
+    reserved: int = KIB  # shared memory of a block that the driver reserves
 
 
 _NVIDIA = (
@@ -56,13 +59,14 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType({each.name: each fo
 
 
 def is_nvidia(capability: str) -> bool:
-    """Whether a name is one of NVIDIA's: its kernels have PTX."""
+    """Whether an architecture is NVIDIA's. Its kernels then have PTX."""
     return capability.startswith("sm_")
 
 
 def has_fp8(capability: str) -> bool:
-    """Whether there are instructions that convert to float8 e4m3 and multiply it: from compute capability 8.9 on.
+    """Whether an architecture has instructions that convert to float8 e4m3 and multiply it: sm_89 and later.
 
-    PTX ISA, "cvt" and "mma", target notes of `.e4m3`. AMD's of this table have another e4m3 (fnuz), or none.
+    PTX ISA, "cvt" and "mma", target notes of `.e4m3`. AMD's architectures in this table have another e4m3 (fnuz), or
+    none.
     """
     return is_nvidia(capability) and int(capability.removeprefix("sm_")) >= 89

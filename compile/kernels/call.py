@@ -1,4 +1,4 @@
-"""KernelCall: one start of one compiled kernel, as plain data. A launch of a schedule becomes one or more of them."""
+"""KernelCall: one start of a compiled kernel, as plain data. A launch of a schedule consists of one or more calls."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ Constant = int | float | bool | str | None
 class Kernel:
     """A Triton kernel with all its compile-time settings. Equal kernels are compiled once.
 
-    `stem` names a file of bringup/compile/kernels/source, `lora.lora_shrink` one of its folder lora, and the
-    `@triton.jit` function in it, which has the file's name. Run-time parameters come
-    first in the function's signature: `types` are theirs, as Triton writes them (`*bf16`, `i32`, `fp32`). `constants`
-    are the `tl.constexpr` parameters by name. `aligned` are the positions of run-time parameters whose address, or
-    value, is divisible by 16.
+    `stem` is the name of a file in compile/kernels/source, and of the `@triton.jit` function in it; `lora.lora_shrink`
+    is in its folder lora. Run-time parameters come first in the function's signature. `types` are their types in
+    Triton's notation (`*bf16`, `i32`, `fp32`). `constants` are the `tl.constexpr` parameters, by name. `aligned` are
+    the positions of run-time parameters whose address or value is divisible by 16.
     """
 
     stem: str
@@ -28,10 +27,10 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """An address: a buffer of the launch's function (`OpGraph.buffers`), `offset` bytes after its begin.
+    """An address: `offset` bytes after the begin of a buffer of the launch's function (`OpGraph.buffers`).
 
     The buffer `scratch` belongs to no function: all launches of an entry point share it. It is zero before the first
-    launch, and a kernel that counts in it leaves zeros there.
+    launch, and a kernel that counts in it resets its counters to zero.
     """
 
     buffer: str
@@ -44,9 +43,9 @@ Operand = Pointer | int | float
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCall:
-    """A start of a kernel: `grid` in programs, `arguments` for its run-time parameters in order.
+    """A start of a kernel. `grid`: the number of programs on each axis. `arguments`: its launch arguments, in order.
 
-    `scratch`: the bytes of the buffer `scratch` that it uses.
+    `scratch`: how many bytes of the buffer `scratch` it uses.
     """
 
     kernel: Kernel

@@ -1,6 +1,6 @@
-"""What an hsaco reports of its kernel: arguments, threads, registers, memory.
+"""Reads the metadata of an hsaco: arguments, threads, registers and memory of its kernel.
 
-An hsaco is a 64-bit ELF file, a code object of version 5. A note of it has the metadata as MessagePack:
+An hsaco is a 64-bit ELF file, a code object of version 5. One of its notes has the metadata as MessagePack:
 https://llvm.org/docs/AMDGPUUsage.html, "Code Object V5 Metadata" and "ELF Code Object".
 """
 
@@ -16,16 +16,16 @@ from typing import Any
 from bringup.compile.kernels.message_pack import decoded
 
 VERSION = 5  # of code objects; ELF's ABI version 3
-_ABI_VERSION, _HSA, _AMDGPU = 3, 64, 224  # of ELF's header: version 5, the operating system, the machine
-_NOTE, _METADATA = 4, 32  # a program header of notes; the type of the note
+_ABI_VERSION, _HSA, _AMDGPU = 3, 64, 224  # fields of the ELF header: version 5, the operating system, the machine
+_NOTE, _METADATA = 4, 32  # the types of a program header of notes, and of the note with the metadata
 _TARGET = re.compile(r".*-(gfx[0-9a-f]+)((?::[a-z]+[+-])*)")
 
 
 @dataclass(frozen=True, slots=True)
 class CodeArgument:
-    """An argument of a kernel: bytes in the memory that the kernel reads its arguments from, and what it is.
+    """An argument of a kernel: its offset and size in the kernel's argument memory, in bytes, and its kind.
 
-    `kind` is `global_buffer` for a pointer, `by_value` for a number, `hidden_…` for what the runtime fills in itself.
+    `kind` is `global_buffer` for a pointer, `by_value` for a value, `hidden_…` for an argument that the runtime adds.
     """
 
     offset: int
@@ -35,11 +35,12 @@ class CodeArgument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeKernel:
-    """The kernel of an hsaco. `architecture`: `gfx942`. `features`: what else the device must be, such as `:xnack+`.
+    """The kernel of an hsaco. `architecture`: `gfx942`. `features`: required settings of the device, such as `:xnack+`.
 
-    `arguments` are those that a launch passes; `argument_bytes` counts the hidden ones too. `wavefront`: 32 or 64
-    lanes. `threads` a block has at most. `shared` bytes of static shared memory (LDS) of a block. `stack` bytes of
-    private memory of a thread, `spilled` registers; `registers` are vector registers of a thread.
+    `arguments` are those that a launch passes; `argument_bytes` includes the hidden ones. `wavefront`: its lanes, 32 or
+    64. `threads`: maximum threads of a block. `shared`: static shared memory (LDS) of a block in bytes. `stack`:
+    private memory of a thread in bytes. `registers`: vector registers of a thread. `spilled`: number of spilled
+    registers.
     """
 
     name: str
@@ -57,7 +58,7 @@ class CodeKernel:
 
 
 def kernel_of(image: bytes) -> CodeKernel:
-    """The kernel of an hsaco. Raises ValueError when `image` is none of version 5, or does not have one kernel."""
+    """The kernel of an hsaco. Raises ValueError unless `image` is an hsaco of version 5 with exactly one kernel."""
     try:
         metadata = _metadata(image)
         (kernel,) = metadata["amdhsa.kernels"]
@@ -104,7 +105,7 @@ def _metadata(image: bytes) -> Mapping[str, Any]:
 
 
 def _notes(content: bytes) -> Iterator[tuple[bytes, int, bytes]]:
-    """Owner, type and bytes of each note; both are padded to 4 bytes."""
+    """Owner, type and content of each note; owner and content are padded to 4 bytes."""
     position = 0
     while position + 12 <= len(content):
         owner, size, number = unpack_from("<III", content, position)

@@ -14,11 +14,11 @@ from bringup.compile.kernels.call import Kernel
 class Compiled:
     """A kernel for one architecture.
 
-    `binary` is a cubin, or an hsaco of AMD's; `assembly` its PTX, or AMD's assembly; `ttgir` Triton's own IR before
-    lowering. A program of the grid has `num_warps` · `warp_size` threads and `shared` bytes of dynamic shared memory.
-    `types` are those of the parameters as Triton writes them: the kernel's own, then two pointers to scratch memory,
-    global and the profiler's, which every kernel takes and which are null where their size is 0. `global_scratch_size`
-    is in bytes for each program of the grid, its begin aligned to `global_scratch_align`.
+    `binary` is a cubin or an hsaco, `assembly` its PTX or AMD's assembly, `ttgir` Triton's own IR before lowering. A
+    program of the grid has `num_warps` · `warp_size` threads and `shared` bytes of dynamic shared memory. `types` are
+    the types of the parameters in Triton's notation: the kernel's own, then two pointers that Triton adds to every
+    kernel, to global scratch memory and to that of its profiler, which are null if its size is 0.
+    `global_scratch_size` is in bytes for each program of the grid, aligned to `global_scratch_align` bytes.
     """
 
     name: str
@@ -40,12 +40,12 @@ class Compiled:
 
 
 def compiled_to_json(compiled: Compiled) -> dict[str, Any]:
-    """All fields; the binary in base64."""
+    """All fields, with the binary in base64."""
     return asdict(compiled) | {"binary": b64encode(compiled.binary).decode(), "types": list(compiled.types)}
 
 
 def compiled_from_json(fields: Mapping[str, Any]) -> Compiled:
-    """Raises ValueError, KeyError or TypeError for what `compiled_to_json` does not give."""
+    """The inverse of `compiled_to_json`. Raises ValueError, KeyError or TypeError for anything else."""
     values = dict(fields)
     values["binary"] = b64decode(fields["binary"], validate=True)
     values["types"] = tuple(fields["types"])
@@ -53,13 +53,13 @@ def compiled_from_json(fields: Mapping[str, Any]) -> Compiled:
 
 
 def kernel_to_json(kernel: Kernel) -> dict[str, Any]:
-    """All fields, tuples as lists."""
+    """All fields, with tuples as lists."""
     listed = {"types": list(kernel.types), "aligned": list(kernel.aligned)}
     return asdict(kernel) | listed | {"constants": [list(pair) for pair in kernel.constants]}
 
 
 def kernel_from_json(fields: Mapping[str, Any]) -> Kernel:
-    """Raises ValueError, KeyError or TypeError for what `kernel_to_json` does not give."""
+    """The inverse of `kernel_to_json`. Raises ValueError, KeyError or TypeError for anything else."""
     values = dict(fields)
     values["constants"] = tuple((str(name), value) for name, value in fields["constants"])
     values["types"], values["aligned"] = tuple(fields["types"]), tuple(fields["aligned"])

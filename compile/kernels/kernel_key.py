@@ -1,4 +1,4 @@
-"""The inputs of a compiled kernel."""
+"""The inputs of a compiled kernel, which are its key in the compile cache."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from bringup.compile.kernels.compiled import kernel_to_json
 
 KIND = "kernel"
 FOLDER = Path(source.__path__[0]).resolve()
-_COMPILER = ("worker.py", "compiled.py", "call.py")  # of compile/kernels: they choose Triton's options and our fields
+_COMPILER = ("worker.py", "compiled.py", "call.py")  # of compile/kernels: they determine Triton's options and fields
 
 
 def inputs_of(kernel: Kernel, capability: str) -> Mapping[str, str] | None:
-    """The inputs by name. None where a source file may not be what runs here, so that nothing may be cached."""
+    """The inputs, by name. None if a source file may differ from the running code, so that nothing may be cached."""
     try:
         files = [*_sources(_file(kernel.stem)), *(FOLDER.parent / name for name in _COMPILER)]
         digests = {f"source {name_of(file)}": digest_of(file) for file in sorted(set(files))}
@@ -33,7 +33,7 @@ def inputs_of(kernel: Kernel, capability: str) -> Mapping[str, str] | None:
 
 
 def _sources(file: Path) -> list[Path]:
-    """A kernel's file, and those of the same folder that it imports, and these import."""
+    """A kernel's file, and the files in `source` that it imports, directly or indirectly."""
     found, left = {file}, [file]
     while left:
         near = {path for path in _imported(left.pop()) if path.is_file()} - found
@@ -43,7 +43,7 @@ def _sources(file: Path) -> list[Path]:
 
 
 def _imported(file: Path) -> Iterator[Path]:
-    """By their names alone: to find a module as Python does may import the package around it, here one with Triton."""
+    """The files in `source` that a file imports, by name: Python's search for a module may import Triton."""
     for node in ast.walk(parsed(file)[1]):
         if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{source.__name__}."):
             names = [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
@@ -56,7 +56,7 @@ def _file(stem: str) -> Path:
 
 @cache
 def _ptxas() -> str:
-    """The versions of NVIDIA's assemblers that Triton has with it; the worker uses no others."""
+    """The versions of the NVIDIA assemblers that Triton includes. The worker uses no others."""
     spec = find_spec("triton")
     if spec is None or spec.origin is None:
         return ""

@@ -1,4 +1,7 @@
-"""MessagePack, read: https://github.com/msgpack/msgpack/blob/master/spec.md. Maps, lists, texts, integers, booleans."""
+"""A reader of MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md).
+
+It supports maps, lists, texts, integers, booleans and nil.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ _TEXTS = {0xD9: ">B", 0xDA: ">H", 0xDB: ">I"}
 _LISTS = {0xDC: ">H", 0xDD: ">I"}
 _MAPS = {0xDE: ">H", 0xDF: ">I"}
 _CONSTANTS: dict[int, Value] = {0xC0: None, 0xC2: False, 0xC3: True}
-DEEPEST = 16  # lists and maps in each other: a code object's metadata has four
+DEEPEST = 16  # nesting depth of lists and maps; the metadata of a code object has four levels
 
 
 def decoded(content: bytes) -> Value:
-    """The one value of `content`. Raises ValueError for what is none, for floats, bytes and extensions."""
+    """The single value in `content`. Raises ValueError for malformed content, floats, bytes and extensions."""
     reader = _Reader(content)
     value = reader.value(0)
     if reader.at != len(content):

@@ -18,8 +18,11 @@ _USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """`registers` of a thread; `stack` bytes of local memory of a thread, which spilled registers are in, or for AMD
-    the spilled registers; `shared` bytes of a block, dynamic and static; `warps` that fit a processor of `most`.
+    """The resources of a kernel on one architecture.
+
+    `registers`: registers of a thread. `stack`: local memory of a thread in bytes, which contains spilled registers;
+    for AMD, the number of spilled registers. `shared`: dynamic and static shared memory of a block in bytes. `warps`:
+    how many warps fit on a multiprocessor, of `most`.
     """
 
     registers: int
@@ -30,17 +33,20 @@ class Resources:
 
     @property
     def occupancy(self) -> float:
-        """Of the warps that a processor can have, the part that fits. 0: not even one block fits."""
+        """The fraction of a multiprocessor's maximum number of warps that fits. 0 if not even one block fits."""
         return self.warps / self.most
 
 
 def resources(compiled: Compiled) -> Resources:
-    """As the binary has them. Raises OSError where Triton's cuobjdump cannot run, ValueError where it has no result."""
+    """The resources, read from the binary.
+
+    Raises OSError if Triton's cuobjdump cannot run, ValueError if it has no result or an hsaco is invalid.
+    """
     registers, stack, static = (_of_cubin if is_nvidia(compiled.capability) else _of_hsaco)(compiled)
     shared, limits = compiled.shared + static, ARCHITECTURES[compiled.capability]
     unit = limits.register_unit
     each = -(-registers * compiled.warp_size // unit) * unit
-    # Registers belong to one of the four parts of a processor, so does each warp.
+    # A multiprocessor has four partitions, each with its own registers and warps.
     by_registers = limits.registers // 4 // max(each, unit) * 4 // compiled.num_warps
     taken = -(-(shared + limits.reserved) // limits.shared_unit) * limits.shared_unit
     by_shared = limits.shared_each // taken if taken else limits.blocks

@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportMissingImports=false
-"""A process that compiles kernels by Triton: a line of JSON for each in, a line for each out.
+"""A process that compiles kernels with Triton. It reads a line of JSON for each kernel, and writes a line for it.
 
-`python -m bringup.compile.kernels.worker` reads `[capability, kernel]`. An error ends the process: its traceback is on
-standard error.
+`python -m bringup.compile.kernels.worker` reads lines `[capability, kernel]`. An error ends the process, with a
+traceback on standard error.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from bringup.compile.kernels import source
 from bringup.compile.kernels.call import Constant, Kernel
 from bringup.compile.kernels.compiled import Compiled, compiled_to_json, kernel_from_json
 
-SCRATCH_TYPES = ("*i8", "*i8")  # of the two parameters that Triton adds to every kernel
-EARLY = "EARLY"  # the parameter that every kernel has for what its architecture does
-WAVE64 = ("gfx9",)  # AMD's data-centre architectures have 64 threads in a wavefront, its others 32
+SCRATCH_TYPES = ("*i8", "*i8")  # the types of the two parameters that Triton adds to every kernel
+EARLY = "EARLY"  # the parameter of every kernel that states whether launches start early on its architecture
+WAVE64 = ("gfx9",)  # AMD's data centre architectures have 64 threads in a wavefront, the others 32
 
 
 def compile_kernel(kernel: Kernel, capability: str) -> Compiled:
-    """Compiles for `sm_90`, `gfx942`, … Triton raises errors of many types."""
+    """Compiles a kernel for an architecture: `sm_90`, `gfx942`, ….
+
+    Raises ValueError for an unknown architecture or the wrong number of types. Triton raises errors of many types.
+    """
     from triton.compiler import ASTSource
     from triton.compiler import compile as triton_compile
 
@@ -43,7 +46,7 @@ def compile_kernel(kernel: Kernel, capability: str) -> Compiled:
             {(position,): [["tt.divisibility", 16]] for position in positions},
         ),
         target=target_of(capability),
-        # Fusion of products and sums is a choice of the kernel's author, not of Triton's version.
+        # Whether products and sums are fused is decided by the kernel's author, not by Triton's version.
         options={"num_warps": kernel.num_warps, "num_stages": kernel.num_stages, "enable_fp_fusion": False},
     )
     facts = compiled.metadata
@@ -66,19 +69,22 @@ def compile_kernel(kernel: Kernel, capability: str) -> Compiled:
 
 
 def starts_early(capability: str) -> bool:
-    """Whether a launch may start while the one before it runs, and waits for it; see source/launches.py."""
+    """Whether a launch may start while the previous one runs, and waits for it in the kernel: sm_90 and later.
+
+    See source/launches.py.
+    """
     return capability.startswith("sm_") and int(capability.removeprefix("sm_")) >= 90
 
 
 def _constant(value: Constant) -> Any:
-    """A function where a text defines one (`def …`)."""
+    """The value of a constant; a text that defines a function (`def …`) becomes the Triton function."""
     from bringup.compile.kernels.source.generated import function_of
 
     return function_of(value) if isinstance(value, str) and value.startswith("def ") else value
 
 
 def target_of(capability: str) -> Any:
-    """Triton's target. Raises ValueError for another name than `sm_…` or `gfx…`."""
+    """Triton's target for an architecture. Raises ValueError for a name other than `sm_…` or `gfx…`."""
     from triton.backends.compiler import GPUTarget
 
     if capability.startswith("sm_"):
@@ -97,7 +103,7 @@ def _function(stem: str) -> Any:
 
 
 def _name_files(module: ModuleType) -> None:
-    """Line tables name a file by its module, so that the same kernel gives the same bytes wherever it is installed."""
+    """Replaces paths in line tables by module names: a kernel's bytes do not depend on where it is installed."""
     from triton.runtime.jit import JITFunction
 
     for value in list(vars(module).values()):
@@ -106,6 +112,7 @@ def _name_files(module: ModuleType) -> None:
 
 
 def main() -> None:
+    """Compiles the kernels on standard input, one for each line."""
     for line in sys.stdin:
         capability, kernel = json.loads(line)
         compiled = compile_kernel(kernel_from_json(kernel), capability)

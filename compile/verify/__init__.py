@@ -1,1 +1,1 @@
-"""The verify command: compares a bundle with a reference, and attributes the error."""
+"""The verify command: compares the logits of a bundle with a reference, and locates the cause of a difference."""

@@ -1,4 +1,4 @@
-"""The steps of a session compared with a reference: the first difference, and its cause."""
+"""Proof: compares the steps of a session with a reference, and finds the first difference and its cause."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ from bringup.graphs.core.module import Const
 
 
 class Proof:
-    """A session's steps and the expected results.
+    """The steps of a session, and the expected results.
 
-    `rounded` computes the reference in the job's own dtypes; None if only `reference` exists.
+    `rounded` computes the reference in the job's own dtypes; None if only `reference` exists. Raises BU708 if the
+    reference has NaN or infinity.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Proof:
         self.scaled: dict[str, Scaled] = {}
 
     def compare(self, parity: Parity) -> None:
-        """Adds the logits of every phase; in 16 bits after those of the graph in float32."""
+        """Adds the differences of the logits of every phase. In 16 bits, the graph in float32 is the first phase."""
         evidence = self.evidence
         parity.differences = [
             evidence.phase(entry.name)
@@ -109,7 +110,7 @@ class Proof:
         raise not_finite(reference.name, name, given[name])
 
     def _departing(self, parity: Parity) -> Feed:
-        """The first step whose logits differ; if each alone is within the tolerance, that with the largest error."""
+        """The first step whose logits differ; if each step is within the tolerance, the one with the largest error."""
         evidence = self.evidence
         graph = parity.differences[0].phase == GRAPH and not parity.differences[0].ok
         found = [evidence.exact(index) if graph else evidence.of("", [feed]) for index, feed in enumerate(self.feeds)]
@@ -119,21 +120,22 @@ class Proof:
         return next(first, max(pairs, key=lambda pair: pair[1].excess)[0]) if pairs else self.feeds[0]
 
     def _wrapping(self) -> Feed | None:
-        """The step in which the longest ring wraps around: it reads rows that a shorter prompt does not."""
+        """The step in which the longest ring wraps around; it reads rows that a shorter prompt does not reach."""
         longest = max(ring_rows(self.session.interface), default=None)
         return next((feed for feed in self.feeds if longest is not None and feed.end > longest), None)
 
     def _graph_departs(self, feed: Feed) -> bool:
-        """Whether the graph, run by torch in float32, differs in this step: then the program is not the cause."""
+        """Whether the graph, run by torch in float32, differs in this step. Then the program is not the cause."""
         evidence = self.evidence
         if evidence.logits is None or not evidence.is_exact:
             return False
         return not evidence.exact(self.feeds.index(feed)).ok
 
     def _modules(self, feed: Feed, source: str, *, in_rounding: bool) -> list[Layer]:
-        """Each module in that step, after the earlier steps of its run.
+        """A comparison of each module in a step, after the earlier steps of its run.
 
-        In float32 if the reference is; in 16 bits if it has only those, or if the graph differs `in_rounding` only.
+        In float32 if the reference is. In 16 bits if the reference is in 16 bits, or if the difference is
+        `in_rounding` only.
         """
         evidence, dtype = self.evidence, self.job.graph.dtype
         low = evidence.rounds and (in_rounding or not evidence.is_exact)
@@ -164,7 +166,7 @@ class Proof:
 
     @cached_property
     def _compiled(self) -> Job:
-        """The job as it was compiled: weights may be packed."""
+        """The job as it was compiled; its weights may be packed."""
         return as_compiled(self.job, self.session.manifest)
 
     def _weights(self) -> dict[str, np.ndarray]:
@@ -193,14 +195,18 @@ class Proof:
             parity.findings.append(self.departure.finding)
 
     def save(self, place: Path) -> list[Path]:
-        """A file of the reference's activations; or a folder with it, bringup's, and the wrong operation's tensors."""
+        """Writes activations and returns the paths of the files.
+
+        If `place` ends in `.safetensors`, those of the reference. Otherwise a folder: the reference's, bringup's, and
+        the tensors of the wrong operation if one was found.
+        """
         versions = {"model": self.job.graph.config.family, "bringup": __version__}
         computed = {"dtype": self.reference.dtype or self.job.graph.dtype, **versions}
         job = exact(self.job) if self.evidence.is_exact else self.job
         graph = Eager(job, self.session.max_seq_len)
         step = sequence_step(self.tokens, 0, len(self.tokens), self.session.max_seq_len)
         theirs = self.reference.activations(self.tokens)
-        _, odd = graph.observe(step, theirs)  # values with an equal name but another meaning: a router's scores
+        _, odd = graph.observe(step, theirs)  # equal names with another meaning, such as the scores of a router
         theirs = {name: array for name, array in theirs.items() if name.removesuffix(INPUT) not in odd}
         if self.evidence.logits is not None:
             theirs[LOGITS] = self.evidence.logits
@@ -227,7 +233,7 @@ class Proof:
 
 
 def _unexplained(parity: Parity, departing: Feed, scaled: Scaled | None, *, bisected: bool) -> Diagnostic:
-    """BU702: every module is right, the logits are not."""
+    """BU702: every module agrees with the reference, but the logits do not."""
     count = len(parity.modules)
     if bisected:
         message = f"all {count} modules agree with {parity.reference}, and the program run by torch with "

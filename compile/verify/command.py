@@ -1,4 +1,4 @@
-"""Compares a program's logits with a reference's, and locates the first difference."""
+"""Compares the logits of a program with those of a reference, and locates the first difference."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ __all__ = ["activations", "load_activations", "parity_of", "record", "save_activ
 
 TRANSFORMERS = "transformers"
 DECODE_STEPS = 16
-# For a model that is compiled for verification: uses a second bucket and a second cache block.
+# Tokens for a model that is compiled for verification. They reach a second bucket and a second cache block.
 TOKENS = 61 + DECODE_STEPS
 
 
@@ -128,10 +128,9 @@ def verify(
 
 
 def write_parity(bundle: Path, parity: Parity, progress: Progress) -> None:
-    """Writes the result to a bundle as parity.json, atomically; a bundle that is not writable is a warning.
+    """Writes the result to a bundle as parity.json, atomically. If the bundle is not writable, this warns.
 
-    It is not part of the compiled bundle, and the manifest does not list it: its key `manifest` is the SHA-256 of the
-    manifest.json that it belongs to.
+    The manifest does not list the file. Its key `manifest` is the SHA-256 of the manifest.json that it belongs to.
     """
     whole = {"manifest": sha256(bundle / MANIFEST), **parity.as_json()}
     try:
@@ -143,7 +142,7 @@ def write_parity(bundle: Path, parity: Parity, progress: Progress) -> None:
 
 
 def _of_tokens(job: Job) -> Job:
-    """A job whose model needs only tokens; others raise BU029, one that quantises its weights BU415."""
+    """Returns the job. Raises BU029 for a model with further inputs, BU415 for one that quantises its weights."""
     if recipe := job.graph.options.quantize:
         message = (
             f"the weights are quantised by {recipe} as they are loaded: their logits are not those of the checkpoint"
@@ -172,7 +171,7 @@ def _context(job: Job, saved: Saved | None, prompt: list[int] | int | None, deco
 
 
 def _ring_contexts(graph: Graph) -> Iterator[int]:
-    """The contexts from which on a program has a ring for each window that a few tokens fill."""
+    """For each window that a few tokens fill, the smallest context for which a program has a ring."""
     chunk, context = max(BUCKETS), graph.config.max_positions
     for window in {leaf.window for _, leaf in graph.leaves(State)}:
         ring = CacheSizes(context=context, chunk=chunk).ring(window)
@@ -192,7 +191,7 @@ def parity_of(
     bisect: bool = False,
     save: str | Path | None = None,
 ) -> Parity:
-    """Prefill and decode logits of a session compared with transformers', or with saved activations; see `verify`.
+    """Compares the logits of a session with those of transformers, or with saved activations; see `verify`.
 
     `saved` is a result of `fitted`, `source` its file. `bundled`: the session's weights are those of a bundle, which
     may differ from the job's.

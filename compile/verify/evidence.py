@@ -1,4 +1,4 @@
-"""The logits of a verification: the reference's, the effect of rounding on them, and the graph's own."""
+"""Evidence: the logits of the reference and of the graph, and the tolerance that follows from rounding."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from bringup.graphs.core.options import CACHE_DTYPES
 from bringup.graphs.core.step import CacheSizes
 from bringup.spec import DTYPES
 
-GRAPH = "graph in float32"  # the phase that compares the graph's own logits with the reference's, without rounding
+GRAPH = "graph in float32"  # the phase that compares the graph, without rounding, with the reference
 
 
 def exact(job: Job) -> Job:
-    """The job with a graph in float32, its caches too: the same modules, rules and tensors."""
+    """The job with its graph and its caches in float32; modules, rules and tensors are the same."""
     graph = deepcopy(job.graph)
     for _, leaf in graph.leaves(State):
         if leaf.declared_dtype in CACHE_DTYPES:
@@ -35,13 +35,13 @@ def exact(job: Job) -> Job:
 
 
 def rounds(job: Job) -> bool:
-    """Whether a job's program computes, or caches keys and values, in less than float32."""
+    """Whether a job's program computes, or caches keys and values, with less precision than float32."""
     options = job.graph.options
     return job.graph.dtype != "float32" or job.graph.cache_dtype != "float32" or options.activations is not None
 
 
 def rounding(job: Job) -> Job:
-    """The job that rounds as the program does: with packed weights if activations are rounded for these."""
+    """The job that rounds as the program does: with packed weights if activations are quantised for them."""
     return pack_job(job).job if job.graph.options.activations else job
 
 
@@ -62,10 +62,10 @@ class Referring(Protocol):
 
 
 class Evidence:
-    """The tolerance of every row of logits, and the rows within it.
+    """The tolerance of every row of logits, and comparisons of the session's rows with the reference.
 
-    The feeds are those of a program whose caches have `sizes`. `rounded` are the reference's logits in the job's
-    dtypes, if these round; without them the graph's own rounding is measured.
+    `feeds` are the steps of a program whose caches have `sizes`. `rounded`: the reference's logits [N, V] in the job's
+    dtypes, for 16 bits; if None, the rounding of the graph itself is measured.
     """
 
     def __init__(
@@ -105,21 +105,24 @@ class Evidence:
 
     @cached_property
     def of_graph(self) -> list[np.ndarray]:
-        """The rows of each feed, as the graph computes them in float32."""
+        """The logits of each feed, float32 [R, V], as the graph computes them."""
         return [rows_of(feed, self.graph) for feed in self.feeds]
 
     def exact(self, index: int | None = None) -> Difference:
-        """The graph's own logits in float32 compared with the reference's, for one feed or for all."""
+        """The difference of the graph's logits in float32 from the reference, for one feed or for all."""
         some = slice(None) if index is None else slice(index, index + 1)
         rows = np.concatenate([rows_at(feed) for feed in self.feeds[some]])
         return judge(GRAPH, np.concatenate(self.of_graph[some]), Bound(self.bound.wanted).at(rows), 0.0)
 
     def phase(self, name: str) -> Difference:
-        """The session's logits in the steps of an entry, compared with the reference."""
+        """The difference of the session's logits from the reference, in the steps of the entry point `name`."""
         return self.of(name, [feed for feed in self.feeds if feed.entry == name])
 
     def of(self, name: str, feeds: Sequence[Feed]) -> Difference:
-        """The session's logits in these steps, compared with the reference; if that fails, with its choices."""
+        """The difference of the session's logits from the reference, in these steps.
+
+        If it exceeds the tolerance, the graph in float32 with the choices of the session is a second reference.
+        """
         rows = np.concatenate([rows_at(feed) for feed in feeds])
         ours, bound = np.concatenate([feed.logits for feed in feeds]), self.bound.at(rows)
         found = judge(name, ours, bound, self.median)
@@ -138,7 +141,7 @@ class Evidence:
 
     @cached_property
     def _explained(self) -> list[Explained]:
-        """For each feed the float32 logits with the choices that the session has made."""
+        """For each feed, the logits in float32 with the choices of the session."""
         explaining = Explaining(self.graph, self.rounding_graph)
 
         def beyond(feed: Feed) -> Callable[[np.ndarray], np.ndarray]:
@@ -149,5 +152,5 @@ class Evidence:
 
 
 def rows_at(feed: Feed) -> np.ndarray:
-    """The indices in the sequence of a feed's rows of logits."""
+    """The positions in the sequence of a feed's rows of logits, int [R]."""
     return np.arange(feed.end - len(feed.logits), feed.end)

@@ -1,9 +1,9 @@
-"""Finds, by its logits, the choices of a compiled program that rounding leaves open (experts, keys).
+"""Infers from logits the choices of a compiled program (experts, keys) that rounding can change.
 
-A row with an open choice may differ from the reference and be right. It is right if the graph in float32 has these
-logits with one of the possible choices, which are searched one by one in the order of computation. Several differing
-choices at once may escape the search: an unexplained row may differ by as much as one other choice of its own moves it,
-and no more.
+A row with such an open choice may differ from the reference and be correct. It is correct if the graph in float32
+computes these logits with one of the possible choices, which are tried one by one in the order of computation. The
+search may miss a combination of several choices. So an unexplained row may differ by the largest effect of a single
+other choice on it.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from bringup.compile.parity.rounding import rms
 if TYPE_CHECKING:
     from torch import Tensor
 
-SWEEPS = 8  # over the choices of a step: one that follows from another is found in a later sweep
+SWEEPS = 8  # passes over the choices of a step: a choice that depends on another is found in a later pass
 Beyond = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """The rows of a feed in float32, with the choices that explain them best, and the number of choices of its step.
+    """The logits of a feed in float32, [R, V], with the choices that explain them best.
 
-    `reach` is float64 [R]: the largest distance, RMS, of another choice of a row. It is 0 for a row with a single
-    choice: the search covers that completely.
+    `reach`, float64 [R]: the largest distance (RMS) that another choice moves a row. It is 0 for a row with a single
+    choice, which the search covers completely. `choices`: the number of choices of the step.
     """
 
     logits: np.ndarray
@@ -40,16 +40,16 @@ class Explained:
 
 
 class Explaining:
-    """Follows the steps of a session with two graphs: one in float32, one that rounds as the program does."""
+    """Repeats the steps of a session with two graphs: one in float32, and one that rounds as the program does."""
 
     def __init__(self, exact: Eager, rounding: Eager) -> None:
         self.exact, self.rounding = exact, rounding
         self.seen: dict[int, list[np.ndarray]] = {}  # by choice, the effect of rounding on its scores in each step
 
     def explain(self, feed: Feed, beyond: Beyond) -> Explained:
-        """The float32 logits of a feed. `beyond` returns which rows of logits like the feed's differ too much from it.
+        """The logits of a feed in float32. `beyond` maps logits [R, V] to a mask [R] of rows that differ too much.
 
-        All earlier steps must have been followed; the caches then have the values for the choices found.
+        The earlier steps must have been explained before. The caches then have the values for the choices found.
         """
         before, rounded_before = self.exact.copy_of_states(), self.rounding.copy_of_states()
         with Choosing() as low:
@@ -86,7 +86,7 @@ class Explaining:
         return Explained(logits, np.where(tried > 1, reach, 0.0), len(choices))
 
     def _within(self, index: int, gap: np.ndarray | None) -> np.ndarray | None:
-        """The distance of two scores of a row up to which rounding may swap them; see `OPEN`."""
+        """The distance up to which rounding may swap two scores, for each row; see `OPEN`. None without a gap."""
         if gap is None:
             return None
         self.seen.setdefault(index, []).append(gap)
@@ -102,9 +102,9 @@ class Explaining:
         logits: np.ndarray,
         reach: np.ndarray,
     ) -> dict[int, Swap]:
-        """For each row the swap in one choice that moves float32 closest to the feed's logits, if any does.
+        """For each row, the swap in one choice that moves the float32 logits closest to the feed's, if any does.
 
-        `reach` is updated with the distance that each moves its row.
+        `reach` is updated with the distance that each swap moves its row.
         """
         skipped = feed.end - feed.first - len(logits)
         error, best = rms(feed.logits - logits), dict[int, Swap]()
@@ -126,12 +126,12 @@ class Explaining:
 
 
 def _with_all_held(plan: Plan, choices: list[Choice]) -> Plan:
-    """The choices of a run of the plan, all of them fixed."""
+    """A plan in which all choices of a run are fixed."""
     return Plan.of(choices, len(plan.held))
 
 
 def rows_of(feed: Feed, graph: Eager) -> np.ndarray:
-    """The rows of a feed's step, as a graph computes them that has processed the earlier steps."""
+    """The logits of a feed, float32 [R, V], computed by a graph that has processed the earlier steps."""
     whole = graph(feed.step, decode=feed.decode).float().numpy()
     count = feed.end - feed.first
     return whole[count - len(feed.logits) : count]

@@ -1,8 +1,9 @@
 """Finds an operation of a 16-bit program with a wrong factor, from the logits of a session.
 
-The tolerance of a row of logits is several roundings wide, so it does not reveal an operation that is wrong by 1 %. But
-such an error moves all logits in one direction, which the graph in float32 determines: the logits with a slightly
-larger result of that operation, minus those without. The effect of rounding in that direction averages out over rows.
+The tolerance of a row of logits is several rounding errors, so it does not reveal an operation that is wrong by 1 %.
+But such an error moves all logits in one direction. The graph in float32 determines this direction: the logits with a
+slightly larger result of that operation, minus those without. The effect of rounding in that direction averages out
+over rows.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """An operation of an entry, in the calls of one function of the program, and its measured factor."""
+    """An operation of an entry point, in the calls of one function of the program, and its measured factor."""
 
     entry: str
     function: str
@@ -52,7 +53,10 @@ class Scales:
         self.evidence = evidence
 
     def worst(self, entries: Sequence[Entry], feeds: Sequence[Feed]) -> Iterator[Scaled]:
-        """For each entry the operation whose factor rounding explains least; none if nothing rounds to 16 bits."""
+        """For each entry point, the operation whose factor is least explained by rounding.
+
+        Yields nothing if the program does not round to 16 bits.
+        """
         if self.evidence.dtype not in ROUNDOFF:
             return
         for entry in entries:
@@ -60,11 +64,11 @@ class Scales:
                 yield max(found, key=lambda each: each.scale.excess)
 
     def departing(self, entries: Sequence[Entry], feeds: Sequence[Feed]) -> list[str]:
-        """The entries with an operation whose average factor is wrong."""
+        """The names of the entry points with an operation whose mean factor is wrong."""
         return [found.entry for found in self.worst(entries, feeds) if found.scale.excess > 1]
 
     def _of(self, entry: Entry, feeds: Sequence[Feed]) -> Iterator[Scaled]:
-        """Each operation with a distinct effect on the logits; none if the steps have too few rows."""
+        """Each operation with a distinct effect on the logits. Yields nothing if the steps have too few rows."""
         chosen = [feed for feed in feeds if feed.entry == entry.name]
         if sum(len(feed.logits) for feed in chosen) < LEAST:
             return
@@ -75,7 +79,7 @@ class Scales:
         rounded, gap = low - right, ours - low
         noise = rms(rounded)
         size = np.maximum(noise, np.median(noise))
-        used = (rms(gap) <= ROW * size) & (size > 0)  # the others have made another choice
+        used = (rms(gap) <= ROW * size) & (size > 0)  # the other rows have made another choice of experts or keys
 
         def weighed(rows: np.ndarray) -> np.ndarray:
             return rows[used] / size[used, None]
@@ -94,7 +98,7 @@ class Scales:
 
 
 def taken_by(executor: Executor, feeds: Sequence[Feed]) -> Iterator[Feed]:
-    """The same feeds, run by another executor."""
+    """The same feeds, with the logits of another executor."""
     run = -1
     for feed in feeds:
         if feed.run != run:
@@ -112,7 +116,7 @@ def _listed(graph: Eager, feed: Feed) -> list[Operation]:
 
 
 class _Steps:
-    """The steps of one entry, which a graph repeats; the earlier steps of their runs are computed once."""
+    """The steps of one entry point, which a graph can repeat. The earlier steps of their runs are computed once."""
 
     def __init__(self, graph: Eager, feeds: Sequence[Feed], entry: str) -> None:
         self.graph, self.entry = graph, entry
@@ -127,7 +131,7 @@ class _Steps:
             self.runs.append((graph.copy_of_states(), steps[own[0] : own[-1] + 1]))
 
     def rows(self, stages: Collection[int] = (), index: int = -1) -> np.ndarray:
-        """The rows of these steps, float32 [R, V]; with a slightly larger result of operation `index` of `stages`."""
+        """The logits of these steps, float32 [R, V], with a slightly larger result of operation `index` of `stages`."""
         found: list[np.ndarray] = []
         for before, steps in self.runs:
             self.graph.restore(before)

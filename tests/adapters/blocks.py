@@ -1,7 +1,7 @@
-"""Blocks of every GGUF type: random bytes whose scales are ordinary numbers, and what some types' bytes mean.
+"""Blocks of every GGUF type: random bytes with scales of ordinary size, and the values of some types' blocks.
 
-The meanings are those of llama.cpp's `ggml-quants.c`, `dequantize_row_*`, one element at a time; types that
-transformers reads by code of its own are compared with that instead.
+The values follow llama.cpp's `ggml-quants.c`, `dequantize_row_*`, one element at a time. Types that transformers reads
+with its own code are compared with that instead.
 """
 
 from __future__ import annotations

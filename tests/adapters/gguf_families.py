@@ -1,6 +1,6 @@
-"""Families whose files llama.cpp's converter writes with more than names changed, each as its converter does it.
+"""Families for which llama.cpp's converter changes more than names; each function does what the converter does.
 
-The functions are named after the classes of `convert_hf_to_gguf.py` that they stand for.
+A function has the name of the class of `convert_hf_to_gguf.py` that it reproduces.
 """
 
 from __future__ import annotations

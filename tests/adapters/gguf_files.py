@@ -1,4 +1,4 @@
-"""GGUF files to test with: whole ones by gguf-py, and hostile ones byte by byte."""
+"""GGUF files for tests: valid ones written by gguf-py, and hostile ones written byte by byte."""
 
 from __future__ import annotations
 

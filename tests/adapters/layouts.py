@@ -1,6 +1,6 @@
-"""Eight published layouts, each a table of rules and the same thing written by hand in numpy.
+"""Eight published layouts, each as a table of rules and as handwritten numpy code.
 
-Each function gives (parameters, adapter, tensors, expected arrays, tensor-parallel axes) for random sizes.
+Each function returns (parameters, adapter, tensors, expected arrays, tensor-parallel axes) for random sizes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""GGUF files as llama.cpp's converter writes them, from folders that transformers saved; and the proof of a dialect.
+"""GGUF files as llama.cpp's converter writes them, from folders that transformers saved; and the test of a dialect.
 
 Tensor names are those of gguf-py (`tensor_mapping.py`), hyperparameters those that `convert_hf_to_gguf.py` writes for
-every decoder (`TextModel.set_gguf_parameters`). What a family has of its own is given by the test.
+every decoder (`TextModel.set_gguf_parameters`). The test passes those of its family.
 """
 
 from __future__ import annotations

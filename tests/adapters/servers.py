@@ -1,4 +1,4 @@
-"""Local HTTP servers that count what they send: a plain one, and one that speaks the hub's API."""
+"""Local HTTP servers that count the bytes that they send: a plain one, and one with the API of the hub."""
 
 from __future__ import annotations
 

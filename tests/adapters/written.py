@@ -1,4 +1,4 @@
-"""Files as readers meet them: safetensors with any header, folders of shards."""
+"""Files for tests of readers: safetensors with any header, and folders of shards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A double of llama-cpp-python: a model whose next token follows from all tokens of a sequence, at their positions."""
+"""An emulation of llama-cpp-python: a model whose next token depends on all tokens of a sequence, by position."""
 
 from __future__ import annotations
 

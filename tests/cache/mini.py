@@ -1,4 +1,4 @@
-"""A model in two files of its own, written where a test wants it, edited by the test, compiled by processes."""
+"""A model in two files of its own. The test chooses their folder, edits them, and compiles the model in processes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Checkpoints that transformers wrote, as drafts that may be spoilt.
+"""Checkpoints written by transformers, as drafts that tests may modify.
 
-A draft is a checkpoint in memory. Its arrays may be real, to be written to disk, or of full size without any memory
-behind them (`np.broadcast_to`), for checks of headers alone.
+A draft is a checkpoint in memory. Its arrays may be real, to be written to disk, or of full size without memory
+(`np.broadcast_to`), for checks that read headers only.
 """
 
 from __future__ import annotations

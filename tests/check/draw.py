@@ -1,4 +1,4 @@
-"""A checkpoint in which faults are made that do not touch one another, and what a check has to report of each."""
+"""A checkpoint with several independent faults, and the findings that a check must report for each."""
 
 from __future__ import annotations
 

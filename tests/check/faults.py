@@ -1,4 +1,4 @@
-"""The eleven faults, as functions that spoil a draft and say what a check should answer."""
+"""The eleven faults: functions that modify a draft and return the expected result of a check."""
 
 from __future__ import annotations
 

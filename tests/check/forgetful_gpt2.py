@@ -1,4 +1,4 @@
-"""GPT-2's adapter by somebody who took Conv1D for torch's Linear, and mended it only where shapes complained."""
+"""A faulty adapter of GPT-2 that takes Conv1D for torch's Linear, corrected only where shapes did not fit."""
 
 from __future__ import annotations
 

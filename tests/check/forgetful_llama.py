@@ -1,4 +1,4 @@
-"""Llama's adapter with one matrix read as if its file came from a Conv1D."""
+"""A faulty adapter of Llama that reads one matrix as if the file were written by a Conv1D."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Mixtral with gate and up in one tensor: a model file whose rule joins two matrices of each expert, and then stacks.
+"""Mixtral with gate and up in one tensor: a model file whose rule joins two matrices of each expert and stacks them.
 
-N tokens of the step · m hidden · e experts · f their feed-forward · K experts that a token goes to
+N tokens of the step · m hidden · e experts · f their feed-forward · K experts selected for a token
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checkpoints in the formats that quantisers publish: names, dtypes and shapes of each, with values that mean nothing.
+"""Checkpoints in the formats that quantisers publish: names, dtypes and shapes of each, with arbitrary values.
 
 Sources: AutoAWQ's `WQLinear_GEMM`, GPTQModel's `TorchQuantLinear`, bitsandbytes' `QuantState.as_dict` and
 `Linear8bitLt`, compressed-tensors' `pack_quantized` and `naive_quantized`, NVIDIA ModelOpt's exported checkpoints,

@@ -1,4 +1,4 @@
-"""Faults of every kind, drawn by a seed: each spoils what no other has touched, and says how it is to be reported."""
+"""Random faults of every kind, by seed. Each modifies tensors that no other fault modifies, and states its report."""
 
 from __future__ import annotations
 

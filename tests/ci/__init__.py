@@ -1,1 +1,1 @@
-"""Checks of checkpoints in other people's CI: the pre-commit hooks, the GitHub action, the pytest plugin."""
+"""Checks of checkpoints in CI of other projects: the pre-commit hooks, the GitHub action, the pytest plugin."""

@@ -1,4 +1,4 @@
-"""A published Llama, right and with one tensor missing; and the package installed where there is no torch."""
+"""A published Llama, valid and with one tensor missing; and the package installed in an environment without torch."""
 
 from __future__ import annotations
 

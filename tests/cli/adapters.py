@@ -1,4 +1,4 @@
-"""Adapters as people break them, for a small GPT-2 and a small Llama; and what `--fix` should make of them."""
+"""Adapters with typical mistakes, for a small GPT-2 and a small Llama, and the expected results of `--fix`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Runs a page's commands: `bringup …` and `python FILE …` in this process, all other lines in a shell.
+"""Runs the commands of a page: `bringup …` and `python FILE …` in this process, all other lines in a shell.
 
-A line of a shell's own syntax (a variable, a redirection, `&&`), and a file that starts processes
-or changes bringup itself run in processes, as users run them.
+A line with shell syntax (a variable, a redirection, `&&`), and a file that starts processes or changes bringup itself,
+run in processes, as users run them.
 """
 
 from __future__ import annotations

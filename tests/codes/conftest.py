@@ -1,6 +1,6 @@
-"""What every page's example finds in its folder: small checkpoints and an adapter.
+"""The files that the example of every page finds in its folder: small checkpoints and an adapter.
 
-`gpt2/` and `llama/` are as transformers saves them; `lora/` is an adapter of llama, as peft saves it.
+`gpt2/` and `llama/` are saved by transformers; `lora/` is an adapter of llama, saved by peft.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A code's page, read as a script: the files that it shows, the commands that it types, the lines that come out.
+"""Reads the page of a code as a script: the files that it shows, its commands, and their output.
 
-```python adapter.py          a file to write, with its name behind the language
+```python adapter.py          a file to write, with its name after the language
 ```console
 $ bringup check …             a command for bash
 error[BU102]: …               a line of its output; `…` stands for anything

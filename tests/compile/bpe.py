@@ -1,4 +1,4 @@
-"""Small byte-level BPE tokenizers, cut as published tokenizer.json files cut texts, and GGUF files of them."""
+"""Small byte-level BPE tokenizers that split text as published tokenizer.json files do, and GGUF files of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small Mistral of two kinds of layers, and faults planted in the way its operations are lowered."""
+"""A small Mistral with two kinds of layers, and faults planted in the lowering of its operations."""
 
 from __future__ import annotations
 

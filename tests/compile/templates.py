@@ -1,4 +1,4 @@
-"""Chat templates that behave as published ones do, in words of our own: one of each family."""
+"""Chat templates that behave as published ones do, written for these tests: one for each family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokenizers to test with, and GGUF files that hold them; what is put through them."""
+"""Tokenizers for tests, GGUF files that contain them, and the texts that they tokenize."""
 
 from __future__ import annotations
 

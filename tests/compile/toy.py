@@ -1,4 +1,4 @@
-"""Two small decoders in the staged form (prologue, layers, epilogue) that `compile/program/trace.py` takes.
+"""Two small decoders in the staged form (prologue, layers, epilogue) that `compile/program/trace.py` accepts.
 
 Shape letters: N tokens, D hidden, H query heads, G key/value heads, M = H / G, X = M * N, E head size,
 F rope pairs, S cache slots, K visible keys, V vocabulary.

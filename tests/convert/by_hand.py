@@ -1,8 +1,8 @@
-"""What each rank holds, written out in numpy after SGLang's layers: one function for each kind of parameter.
+"""The part of each rank, written in numpy after SGLang's layers: one function for each kind of parameter.
 
 Rules: python/sglang/srt/layers/linear.py (ColumnParallelLinear, MergedColumnParallelLinear, QKVParallelLinear,
-RowParallelLinear), vocab_parallel_embedding.py (zeros behind the last row), ep_moe (whole experts), and the stages of
-distributed/utils.py. Nothing here comes from bringup.
+RowParallelLinear), vocab_parallel_embedding.py (zeros after the last row), ep_moe (complete experts), and the stages of
+distributed/utils.py. No code of bringup is used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Conversions in processes of their own, which end at a named point or count the shards that they write."""
+"""Conversions in separate processes, which end at a named point or count the shards that they write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two kernels for the tests of the driver: what Triton gives for them, compiled once a process."""
+"""Two kernels for the tests of the driver, compiled by Triton once in a process."""
 
 from __future__ import annotations
 

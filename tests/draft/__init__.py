@@ -1,1 +1,1 @@
-"""`bringup init`: what it drafts, and what docs/adding-a-model.md makes of a draft."""
+"""`bringup init`: its drafts, and the steps of docs/adding-a-model.md that complete a draft."""

@@ -1,4 +1,4 @@
-"""Small checkpoints of families that the registry does not have, as transformers writes them."""
+"""Small checkpoints of families that are not in the registry, written by transformers."""
 
 from __future__ import annotations
 

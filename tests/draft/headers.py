@@ -1,4 +1,4 @@
-"""A checkpoint of Llama's shape that has headers only, with any text in its names and its config."""
+"""A checkpoint of Llama's shape with headers only, and with any text in its names and its config."""
 
 from __future__ import annotations
 

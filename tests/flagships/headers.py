@@ -1,7 +1,7 @@
 """A full-size checkpoint of which only the headers are real: names and shapes as transformers saves them, on meta.
 
-transformers holds neither the quantised forms nor the draft layers of the published files. Both follow rules that the
-publishers state, and the published counts say whether they were followed.
+transformers has neither the quantised forms nor the draft layers of the published files. Both follow rules that the
+publishers state; the published numbers of tensors and bytes confirm them.
 """
 
 from __future__ import annotations

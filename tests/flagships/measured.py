@@ -1,4 +1,4 @@
-"""Runs the command line as its own process: what it said, its peak memory, and which modules it loaded."""
+"""Runs the command line in a separate process: its output, its peak memory, and the modules that it imported."""
 
 from __future__ import annotations
 

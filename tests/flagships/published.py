@@ -1,4 +1,4 @@
-"""The largest published checkpoint of each family: config.json word for word (configs/), and its published figures."""
+"""The largest published checkpoint of each family: its config.json, verbatim (configs/), and its published figures."""
 
 from __future__ import annotations
 

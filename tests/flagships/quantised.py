@@ -1,6 +1,9 @@
-"""Large checkpoints as quantisers publish them: names and shapes of the float model by transformers' own conversion,
-each matrix as the format's library stores it (docstrings of tests/quantised/formats.py), words as published; those of
-AWQ and GPTQ as AutoAWQ 0.2.9 and GPT-QModel 7.7.0 write them."""
+"""Large checkpoints as quantisers publish them.
+
+Names and shapes of the float model come from transformers' own conversion. Each matrix is stored as the library of the
+format stores it (docstrings of tests/quantised/formats.py). Config keys are as published; those of AWQ and GPTQ are as
+AutoAWQ 0.2.9 and GPT-QModel 7.7.0 write them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model without parameters whose logits are the rows of cos and sin that its positions turn by."""
+"""A model without parameters whose logits are the cos and sin of the angles by which its positions are rotated."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Published config.json files, by family and by their names on the Hugging Face hub.
 
-`published_words.json` has each with its source: what names its words and values. What no source states is left out:
-dtypes, versions and token ids of many, so these are the files' words, not the files.
+`published_words.json` has each with the source of its keys and values. Keys that no source states are left out: dtypes,
+versions and the token ids of many. So these are the keys of the files, not the files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rope settings of every type, as config.json has them, for heads of 16 channels."""
+"""Rope settings of every type, in the form of config.json, for heads of 16 channels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bundles for AMD's GPUs, and the double that runs them."""
+"""Bundles for AMD GPUs, and the emulated runtime that runs them."""
 
 from __future__ import annotations
 

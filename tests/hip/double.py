@@ -1,6 +1,6 @@
-"""A double of HIP's runtime below ctypes: a library in C with HIP's signatures, memory and streams of the CUDA double.
+"""An emulated HIP runtime below ctypes: a C library with HIP's signatures, on memory and streams of the emulated CUDA.
 
-A kernel's hsaco says how its arguments are read. What it computes is that of the same kernel compiled to PTX.
+The metadata of a kernel's hsaco determines how its arguments are read. The same kernel compiled to PTX is executed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`bringup` as a process of its own, watched: what it says, takes and writes."""
+"""Runs `bringup` in a separate process and observes its output, its use of resources, and the files that it writes."""
 
 from __future__ import annotations
 

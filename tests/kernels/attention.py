@@ -1,4 +1,4 @@
-"""Cases of attention: a step with its caches, the graph of one node, and the result by numpy in float64."""
+"""Cases of attention: a step with its caches, the graph of one node, and the result in numpy in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs kernel calls on the PTX emulator, over buffers that are numpy arrays."""
+"""Runs kernel calls on the PTX emulator, on buffers that are numpy arrays."""
 
 from __future__ import annotations
 

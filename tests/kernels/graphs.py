@@ -1,4 +1,4 @@
-"""Functions of a few nodes, made by hand, and their kernels run on the emulator against torch in float64."""
+"""Handwritten functions of a few nodes, whose kernels run on the emulator and are compared with torch in float64."""
 
 from __future__ import annotations
 

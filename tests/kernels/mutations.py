@@ -1,7 +1,7 @@
-"""Barriers removed, waits made too shallow and orders relaxed in the kernels that bundles have: what finds each.
+"""Removes barriers, weakens waits and relaxes orders in the kernels of bundles, and reports what finds each fault.
 
-`python -m tests.kernels.mutations [word …]` prints every planted fault with what found it, of the tasks and
-architectures whose names have the words.
+`python -m tests.kernels.mutations [word …]` prints every planted fault and what found it, for the tasks and
+architectures whose names contain the words.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A function of one node over named arrays, and its kernel calls on the emulator."""
+"""A function of one node on named arrays, and its kernel calls on the emulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights in few bits as nodes take them, and the numbers that they stand for, worked out element by element."""
+"""Packed weights as arguments of nodes, and their values, computed element by element."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernels of a task, compiled, and run under all observers."""
+"""The compiled kernels of a task, run under all observers."""
 
 from __future__ import annotations
 

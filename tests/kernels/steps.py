@@ -1,4 +1,4 @@
-"""A whole step by the kernels of its launches, in the planned memory, on the emulator: no part of it by torch."""
+"""A complete step with the kernels of its launches, in the planned memory, on the emulator. No part runs in torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the kernels of a function's groups in this process, thread after thread, between guarded bytes."""
+"""Runs the kernels of a function's groups in this process, one thread after the other, between guarded bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products with weights in few bits as functions of one node, and the numbers that they give in float64."""
+"""Products with packed weights as functions of one node, and their results in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A function of torch as an OpGraph, traced as a stage of a model is, and its kernels run."""
+"""A torch function as an OpGraph, traced as a stage of a model is, and the execution of its kernels."""
 
 from __future__ import annotations
 

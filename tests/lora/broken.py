@@ -1,7 +1,7 @@
-"""Adapters with one mistake each, as they are found: what is spoilt of a sound one, and the code that names it.
+"""Adapters with one typical mistake each: the change to a valid adapter, and the expected code.
 
-The sound one is peft's, of rank 4 on q, v and down of a Llama of 2 layers. docs/lora-faults.md is written from this
-table by benchmarks/lora_faults.py.
+The valid one is written by peft, with rank 4 on q, v and down of a Llama with 2 layers. benchmarks/lora_faults.py
+writes docs/lora-faults.md from this table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Adapters that peft writes on tiny models that transformers writes, with random factors, and peft's logits."""
+"""Adapters that peft writes for tiny models that transformers writes, with random factors, and peft's logits."""
 
 from __future__ import annotations
 

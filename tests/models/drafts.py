@@ -1,4 +1,4 @@
-"""Checkpoints with layers past the last, which predict further tokens; and drafts of transformers' own layers."""
+"""Checkpoints with layers after the last one, which predict further tokens; and drafts of transformers' own layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every family has to show against transformers: logits, tensors and settings. Small sizes, many shapes."""
+"""The tests of every family against transformers: logits, tensors and settings. Small sizes, many shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints written by transformers, and how far bringup's logits are from those of transformers' own forward."""
+"""Checkpoints written by transformers, and the errors of bringup's logits compared with transformers' own forward."""
 
 from __future__ import annotations
 

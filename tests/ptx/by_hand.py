@@ -1,4 +1,4 @@
-"""Hand-written PTX for 128 threads: run a body and read what it stored."""
+"""Handwritten PTX for 128 threads: runs a body and reads the values that it stored."""
 
 from __future__ import annotations
 

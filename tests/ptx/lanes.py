@@ -1,4 +1,4 @@
-"""Runs a piece of PTX for many values at once: a thread each."""
+"""Runs a piece of PTX on many values at once, one in each thread."""
 
 from __future__ import annotations
 

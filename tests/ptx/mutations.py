@@ -1,6 +1,6 @@
-"""Faults planted in PTX, one at a time, and what finds each: wrong values, faults, races, order.
+"""Plants faults in PTX, one at a time, and reports what finds each: wrong values, faults, races, order.
 
-`python -m tests.ptx.mutations [case ...]` prints every planted fault with what found it.
+`python -m tests.ptx.mutations [case ...]` prints every planted fault and what found it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Exact results, rounded by hand: independent of numpy's arithmetic."""
+"""Exact results, with explicit rounding, independent of numpy's arithmetic."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Quantised checkpoints: each published format, written from its specification, and what is read of it."""
+"""Quantised checkpoints: each published format, written from its specification, and the matrices read from it."""

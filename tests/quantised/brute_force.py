@@ -1,4 +1,4 @@
-"""Packed arrays back to numbers, element by element: what `core.form.Form` says, written again in numpy."""
+"""Dequantises packed arrays element by element: the definition of `core.form.Form`, written again in numpy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny models of transformers in a published format, and the same models with the values that it stands for."""
+"""Tiny models of transformers in a published format, and the same models dequantised."""
 
 from __future__ import annotations
 

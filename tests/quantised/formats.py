@@ -1,6 +1,6 @@
-"""Writers of published formats: the tensors that stand for a float matrix, and the matrix that they mean.
+"""Writers of published formats: the tensors that store a float matrix, and their dequantised matrix.
 
-Each names where the layout is specified. Values are computed here by loops, never by what is tested.
+Each names the source of its layout. Values are computed here by loops, never by the code under test.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checkpoints with float8 matrices and a scale a block, of any family that transformers has."""
+"""Checkpoints with float8 matrices and a scale for each block, of any family in transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random blocks of GGUF's types, every bit of their codes and scales used."""
+"""Random blocks of GGUF's types, in which every bit of codes and scales is used."""
 
 from __future__ import annotations
 

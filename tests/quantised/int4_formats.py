@@ -1,4 +1,4 @@
-"""The formats of `packed.py` with the words that their writers leave in config.json."""
+"""The formats of `packed.py` with the config keys that their writers store in config.json."""
 
 from __future__ import annotations
 

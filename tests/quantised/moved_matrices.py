@@ -1,4 +1,4 @@
-"""Random movements of quantised matrices, and the parameters that they make."""
+"""Random movements of quantised matrices, and the resulting parameters."""
 
 from __future__ import annotations
 

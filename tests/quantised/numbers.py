@@ -1,7 +1,7 @@
-"""Matrices in few bits, brute force: codes, scales, and the float32 matrix that they stand for.
+"""Packed matrices by brute force: codes, scales, and the dequantised float32 matrix.
 
 Sources: OCP Microscaling Formats specification 1.0, sections 5.3 and 5.4 (e2m1, e8m0); OCP 8-bit floating point
-specification 1.0 (e4m3); compressed-tensors 0.20, `compressors/pack_quantized/helpers.py` (whole numbers in words).
+specification 1.0 (e4m3); compressed-tensors 0.20, `compressors/pack_quantized/helpers.py` (integers in words).
 """
 
 from __future__ import annotations

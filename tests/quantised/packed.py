@@ -1,7 +1,7 @@
-"""Matrices as AutoAWQ, AutoGPTQ and bitsandbytes store them, written element by element, and what they stand for.
+"""Matrices as AutoAWQ, AutoGPTQ and bitsandbytes store them, written element by element, and dequantised.
 
-Each function takes float32 [out, in] and gives the tensors by the end of their names, and float32 [out, in]: what the
-format's own code makes of them.
+Each function accepts float32 [out, in]. It returns the tensors by the ends of their names, and float32 [out, in]: the
+matrix that the format's own code dequantises.
 """
 
 from __future__ import annotations

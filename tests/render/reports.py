@@ -1,4 +1,4 @@
-"""The reports that every format is looked at with, and the source files that they point into."""
+"""The reports with which every format is tested, and the source files that they refer to."""
 
 from __future__ import annotations
 

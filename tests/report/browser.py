@@ -1,4 +1,4 @@
-"""Headless Chromium, driven through the DevTools protocol over a pair of pipes: no driver, no socket, no port.
+"""Headless Chromium, controlled through the DevTools protocol over a pair of pipes: no driver, no socket, no port.
 
 The protocol: https://chromedevtools.github.io/devtools-protocol; over pipes, messages end with a zero byte.
 """

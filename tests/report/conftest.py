@@ -1,4 +1,4 @@
-"""A small GPT-2 compiled for torch, its record and its page; a browser to look at it."""
+"""A small GPT-2 compiled for torch, its record and its page; and a browser that renders the page."""
 
 from __future__ import annotations
 

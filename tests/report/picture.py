@@ -1,6 +1,6 @@
-"""docs/report.png, as the README shows it: `python -m tests.report.picture FILE.png` compiles and verifies GPT-2.
+"""Creates docs/report.png of the README: `python -m tests.report.picture FILE.png` compiles and verifies GPT-2.
 
-The picture ends below the errors by layer; light or, with `--dark`, dark.
+The picture ends after the errors by layer. It is light, or dark with `--dark`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compiles of a tiny model in children, and what they leave behind."""
+"""Compiles of a tiny model in child processes, and the files that they leave."""
 
 from __future__ import annotations
 

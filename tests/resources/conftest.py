@@ -1,4 +1,4 @@
-"""Two checkpoints of one tiny model, bundles of them, and a process that compiles them again and again."""
+"""Two checkpoints of one tiny model, bundles of them, and a process that compiles them repeatedly."""
 
 from __future__ import annotations
 

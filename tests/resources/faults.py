@@ -1,4 +1,4 @@
-"""Makes one call fail by which a compile writes: the k-th, as a full or failing disk would."""
+"""Fails the k-th call of a function by which a compile writes, as a full or faulty disk would."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Named points of a compile, and how a child ends itself at one of them.
+"""Named points of a compile, and the way in which a child process ends itself at one of them.
 
-A point is a call: `at` names a function as `module:attribute`, where its caller looks it up. `install`, called in a
-child before its command, wraps that function; the signal comes from inside the process, so it comes at that call.
+A point is a call: `at` names a function as `module:attribute`, as its caller looks it up. `install`, called in a child
+before its command, wraps that function. The signal is raised inside of the process, so it arrives at that call.
 """
 
 from __future__ import annotations

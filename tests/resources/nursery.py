@@ -1,11 +1,11 @@
 """A process that has imported what a compile needs, and forks a child for each command: 60 compiles, one import.
 
-Reads a JSON request a line, answers with a JSON line. {"words": [...], "errors": FILE, "environment": {…},
-"limit": [address space, file size] in bytes or null, "before": "package:function", called in the child before the
-command} starts `bringup WORDS` and answers its process id; {"wait": PID} answers its exit code (negative: a signal),
-seconds, and the peak memory of it and of its children, in bytes. With a "folder" the child runs there, finds modules
-there, and takes every source file for what it runs: only files that this process has not imported may be edited.
-{"prepare": "package:function"} is called here, once for all children to come.
+It reads JSON requests, one on each line, and answers with JSON lines. {"words": [...], "errors": FILE, "environment":
+{…}, "limit": [address space, file size] in bytes or null, "before": "package:function", called in the child before the
+command} starts `bringup WORDS`, and the answer is its process id. The answer to {"wait": PID} is the exit code
+(negative: a signal), seconds, and the peak memory of the process and of its children, in bytes. With a "folder" the
+child runs there, imports modules from there, and treats every source file as the running code: only files that this
+process has not imported may be edited. {"prepare": "package:function"} is called here, once for all later children.
 """
 
 from __future__ import annotations

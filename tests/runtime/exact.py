@@ -1,4 +1,4 @@
-"""A program whose logits are a hash of what its cache holds of a sequence: one wrong row is another answer."""
+"""A program whose logits are a hash of a sequence's cache: a single wrong row changes the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny models, and their schedules as bundles have them."""
+"""Tiny models, and their schedules as in bundles."""
 
 from __future__ import annotations
 

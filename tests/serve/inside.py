@@ -1,4 +1,4 @@
-"""A server in the process of the test: its application, over the batch of `tests/runtime/exact.py`."""
+"""A server in the process of the test: its application, on the batch of `tests/runtime/exact.py`."""
 
 from __future__ import annotations
 

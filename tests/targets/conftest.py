@@ -1,4 +1,4 @@
-"""Bundles that several files of tests open."""
+"""Bundles that several test files open."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A third party's target: fused buffers, and numpy for attention and linear layers; torch for the rest.
+"""A target of a third party: fused buffers, numpy for attention and linear layers, torch for the rest.
 
-It imports what bringup shows its users, and nothing else. The tests install it by an entry point.
+It imports only public names of bringup. The tests install it by an entry point.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A target that an installed package offers: files and metadata in a folder outside of bringup."""
+"""A target that another package provides: files and metadata in a folder outside of bringup."""
 
 from __future__ import annotations
 

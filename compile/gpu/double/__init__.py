@@ -1,5 +1,6 @@
-"""A double of the CUDA driver: the functions of `cuda.bindings.driver`, on memory of this process and PTX run by numpy.
+"""An emulated CUDA driver: the functions of `cuda.bindings.driver`, on host memory, with PTX executed by numpy.
 
-Nothing runs before something waits for it, so a copy that reads too early, memory freed too early and a stream that
-nobody waits for show. A failed kernel ends the context, as on a device. docs/architecture.md says why it is Python.
+Work is queued and runs only when the host waits for it. This exposes copies that read too early, memory that is freed
+too early, and streams that are never waited for. A failed kernel ends the context, as on a device. docs/architecture.md
+states why the emulator is written in Python.
 """

@@ -1,4 +1,4 @@
-"""Double: one device that runs PTX, with the functions of `cuda.bindings.driver`."""
+"""Double: an emulated device that executes PTX, with the functions of `cuda.bindings.driver`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CONTEXT = 0xC0
 
 
 class Double(Kernels):
-    """cuInit, cuDevice…, cuCtx…; everything else is inherited, a subject a class."""
+    """cuInit, cuDevice… and cuCtx…. Each base class has the functions of one subject."""
 
     @call
     def cuInit(self, flags: int) -> None:

@@ -1,4 +1,4 @@
-"""The double's modules and launches: a cubin stands for its PTX, which is run."""
+"""Modules and launches of the emulated driver. A cubin is replaced by its PTX, which is executed."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from bringup.compile.ptx import Program
 from bringup.compile.ptx.assembly.errors import PtxError
 from bringup.compile.ptx.hardware.cubin import kernels_of
 
-# Per compute capability: the most bytes of shared memory that a block can have (CUDA programming guide, table of
-# technical specifications: 163, 99, 227 KB).
+# Maximum shared memory of a block in bytes, by compute capability (CUDA programming guide, table of technical
+# specifications: 163, 99, 227 KB).
 SHARED_LIMITS = {(8, 0): 166_912, (8, 6): 101_376, (8, 9): 101_376, (12, 0): 101_376}
 SHARED_LIMIT, SHARED_DEFAULT = 232_448, 49_152
-EARLY = 9, 0  # from this capability on a kernel may start while the one before it runs
+EARLY = 9, 0  # the first capability on which a kernel may start while the previous one runs
 GRID_X, GRID_YZ = 2**31 - 1, 65_535
 
 
 @dataclass(slots=True, eq=False)
 class LoadedModule:
-    """A cubin and the program of its PTX."""
+    """A loaded cubin: the program of its PTX, and the name of its kernel."""
 
     program: Program
     name: str
@@ -45,7 +45,7 @@ class LoadedModule:
 
 @dataclass(slots=True, eq=False)
 class LoadedFunction:
-    """A kernel; `allowed` bytes of dynamic shared memory."""
+    """A kernel of a module. `allowed`: maximum dynamic shared memory of a launch, in bytes."""
 
     module: LoadedModule
     allowed: int = SHARED_DEFAULT
@@ -53,7 +53,7 @@ class LoadedFunction:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A launch that has run: what of, `run` as `Program.launch` gives it, and the seconds that it took here."""
+    """A completed launch: the kernel's name, the result of `Program.launch`, and the emulation time in seconds."""
 
     name: str
     grid: tuple[int, int, int]
@@ -72,8 +72,11 @@ class Kernels(Memory):
         observers: Callable[[], Sequence[Any]] = tuple,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """`programs` has the PTX of each cubin by its SHA-256. `observers` gives those of each launch, `settings`
-        what else `Program.launch` takes: `copies`, `seed`."""
+        """A device of a compute capability, with `nbytes` of memory.
+
+        `programs`: the PTX of each cubin, by the SHA-256 of the cubin. `observers` returns the observers of a launch.
+        `settings`: further arguments of `Program.launch`, such as `copies` and `seed`.
+        """
         super().__init__(nbytes)
         self._programs = programs
         self.capability, self.observers, self._settings = capability, observers, dict(settings or {})
@@ -81,6 +84,7 @@ class Kernels(Memory):
 
     @property
     def shared_limit(self) -> int:
+        """Maximum shared memory of a block, in bytes."""
         return SHARED_LIMITS.get(self.capability, SHARED_LIMIT)
 
     @call
@@ -152,7 +156,7 @@ class Kernels(Memory):
 
 @lru_cache(maxsize=128)
 def _program(text: str) -> Program:
-    """Parsed once a process: a bundle has some 25 kernels, and one that is opened again has the same."""
+    """The parsed PTX. A bundle has about 25 kernels; the cache serves a bundle that is opened again."""
     try:
         return Program(text)
     except PtxError as error:
@@ -160,7 +164,7 @@ def _program(text: str) -> Program:
 
 
 def _values(parameters: int, sizes: Sequence[int]) -> list[bytes]:
-    """The arguments' bytes, copied at the call as the driver does."""
+    """The bytes of the arguments, copied during the call, as the driver does. `sizes` are in bytes."""
     if not parameters:
         raise Refused(INVALID_VALUE, "a launch without arguments")
     table = (ctypes.c_void_p * max(len(sizes), 1)).from_address(int(parameters))
@@ -168,7 +172,7 @@ def _values(parameters: int, sizes: Sequence[int]) -> list[bytes]:
 
 
 def _check_table(image: bytes, program: Program) -> None:
-    """The cubin's own table of parameters, and its block, are those of the PTX."""
+    """Raises Refused unless the cubin's parameter table and block size equal those of its PTX."""
     kernel = program.kernel
     try:
         found = kernels_of(image).get(kernel.name)

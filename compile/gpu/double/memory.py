@@ -1,4 +1,4 @@
-"""The double's memory: that of the device, with exact bounds, and pinned memory of the host."""
+"""Memory of the emulated driver: device memory with exact bounds, and pinned host memory."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from bringup.compile.ptx import Device
 
 
 class Memory(Streams):
-    """cuMem…: allocation, copies in streams, fills."""
+    """cuMem…: allocations, copies and fills in streams."""
 
     def __init__(self, nbytes: int) -> None:
-        """A device with so many bytes of memory."""
+        """A device with `nbytes` of memory."""
         super().__init__()
         self.device, self._total = Device(nbytes), nbytes
         self._sizes: dict[int, int] = {}
@@ -24,7 +24,7 @@ class Memory(Streams):
         self._next = ""
 
     def label(self, name: str) -> None:
-        """The name of what is allocated next, for messages."""
+        """Sets the name of the next allocation, for messages."""
         self._next = name
 
     @call
@@ -83,12 +83,12 @@ class Memory(Streams):
         self.queue(stream).put(lambda: self.device.fill(int(address), value, nbytes))
 
     def _bytes(self, address: int, nbytes: int) -> np.ndarray:
-        """Pinned memory as an array."""
+        """`nbytes` of pinned memory as an array of uint8."""
         self._check_pinned(address, nbytes)  # it may have been freed since
         return np.ctypeslib.as_array((ctypes.c_ubyte * nbytes).from_address(int(address)))
 
     def _check_pinned(self, address: int, nbytes: int) -> None:
-        """Copies of other memory wait for the device on real drivers: ours never ask for one."""
+        """Raises Refused for memory that is not pinned: real drivers copy it synchronously; bringup never does that."""
         for begin, memory in self._host.items():
             if begin <= int(address) and int(address) + nbytes <= begin + len(memory):
                 return

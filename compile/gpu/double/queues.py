@@ -1,4 +1,4 @@
-"""Streams as queues of work that runs once something waits for it."""
+"""Streams as queues. Their work runs when the host waits for a stream or an event."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, eq=False)
 class Happening:
-    """An event: recorded in a stream, and then over at a time of the host's clock."""
+    """An event. `queue` is the stream that recorded it last; `over` is its time on the host's clock, in seconds."""
 
     queue: Queue | None = None
     over: float | None = None
-    waiting: int = 0  # records that are still in a queue
+    waiting: int = 0  # records of it that are still queued
 
 
 @dataclass(slots=True)
 class Work:
-    """An entry of a stream."""
+    """An entry of a stream. It runs after the events in `after`."""
 
     run: Callable[[], None]
     after: tuple[Happening, ...] = ()
@@ -27,18 +27,18 @@ class Work:
 
 @dataclass(slots=True, eq=False)
 class Queue:
-    """A stream. While `captured` is a list, work goes there and not into the stream."""
+    """A stream. While `captured` is a list, the stream is being captured, and new work is added to that list."""
 
     work: deque[Work] = field(default_factory=deque[Work])
     captured: list[Work] | None = None
 
     def put(self, run: Callable[[], None], after: tuple[Happening, ...] = ()) -> None:
-        """Adds work to the end, or to the capture."""
+        """Appends work to the stream, or to its capture."""
         target = self.work if self.captured is None else self.captured
         target.append(Work(run, after))
 
     def drain(self, until: Happening | None = None) -> None:
-        """Runs all work in order, or up to an event; work that failed is out of the queue."""
+        """Runs all work in order, or the work up to an event. Work that fails is removed from the queue."""
         while self.work and (until is None or until.waiting):
             for event in self.work[0].after:
                 if event.queue is not None and event.waiting and event.queue is not self:
@@ -46,7 +46,7 @@ class Queue:
             self.work.popleft().run()
 
     def record(self, event: Happening) -> None:
-        """The event happens when what is in the stream by now is done."""
+        """Records the event: it completes after all work that is queued now."""
         event.queue, event.over = self, None
         event.waiting += 1
 

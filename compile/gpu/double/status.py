@@ -1,4 +1,4 @@
-"""How the double's functions end: with a status, as those of the driver do."""
+"""Status codes of the emulated driver: each function returns one, as those of the driver do."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ INVALID_VALUE, OUT_OF_MEMORY, INVALID_IMAGE, INVALID_CONTEXT, NO_BINARY, INVALID
 INVALID_HANDLE, NOT_FOUND, NOT_READY, ILLEGAL_ADDRESS = 400, 500, 600, 700
 MISALIGNED, FAILED, TOO_LARGE, CAPTURE = 716, 719, 720, 900
 
-_WITHOUT_CONTEXT = ("cuInit", "cuDriver", "cuDevice", "cuCtxSetCurrent")  # how the names begin of what needs none
+_WITHOUT_CONTEXT = ("cuInit", "cuDriver", "cuDevice", "cuCtxSetCurrent")  # prefixes of functions that need no context
 
 
 class Refused(Exception):
-    """A call that the driver would refuse: the number of its status, and why."""
+    """A call that the driver would reject, with the status that it would return and a message."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -28,22 +28,22 @@ class Refused(Exception):
 
 
 class Statuses:
-    """What all functions of the double share: their results, and the error that ended the context."""
+    """State shared by all functions of the emulated driver: the result types, and the error that ended the context."""
 
     def __init__(self) -> None:
         self._types = import_module("cuda.bindings.driver")
         self._lost: int = 0
-        self.current = threading.local()  # `context`: that of the thread
+        self.current = threading.local()  # its `context` is the current context of the thread
         self.message = ""  # of the last call that failed
 
     def __getattr__(self, name: str) -> Any:
-        """Types and enumerations are those of cuda.bindings; a function that the double does not have is an error."""
+        """Types and enumerations of cuda.bindings. Raises AttributeError for a function that is not emulated."""
         if name.startswith("CU") and "_types" in self.__dict__:
             return getattr(self._types, name)
         raise AttributeError(f"the double of the CUDA driver has no `{name}`")
 
     def ended(self, function: Callable[[], Any], name: str) -> tuple[Any, ...]:
-        """The result of the function of this name as a tuple of status and value."""
+        """Runs the function of this name. Returns its status, and its value if it has one."""
         try:
             if not name.startswith(_WITHOUT_CONTEXT) and not getattr(self.current, "context", None):
                 raise Refused(INVALID_CONTEXT, f"{name} in a thread that has no context")
@@ -66,12 +66,12 @@ class Statuses:
         return self._types.CUresult.CUDA_SUCCESS, str(self._types.CUresult(int(status)).name).encode()
 
     def cuGetErrorString(self, status: Any) -> tuple[Any, bytes]:
-        """What the double knows of the last failure, which is more than the driver does."""
+        """The message of the last failure, which has more detail than the driver's text."""
         return self._types.CUresult.CUDA_SUCCESS, self.message.encode()
 
 
 def call(function: Callable[Concatenate[Any, P], Any]) -> Callable[Concatenate[Any, P], tuple[Any, ...]]:
-    """A method as a function of the driver: it gives its status, and then its value where it has one."""
+    """Wraps a method as a function of the driver: it returns its status, and its value if it has one."""
 
     @functools.wraps(function)
     def run(self: Statuses, *arguments: P.args, **named: P.kwargs) -> tuple[Any, ...]:
@@ -81,7 +81,7 @@ def call(function: Callable[Concatenate[Any, P], Any]) -> Callable[Concatenate[A
 
 
 def status_of(fault: Fault) -> int:
-    """The status of a fault: a wrong address, a misaligned one, or anything else that ends a kernel."""
+    """The status of a fault: an illegal address, a misaligned address, or any other failure of a kernel."""
     text = str(fault)
     if "misaligned" in text:
         return MISALIGNED

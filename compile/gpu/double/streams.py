@@ -1,4 +1,4 @@
-"""The double's streams, events and graphs."""
+"""Streams, events and graphs of the emulated driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bringup.compile.gpu.double.status import (
 
 
 class Streams(Statuses):
-    """cuStream…, cuEvent…, cuGraph…. Handles are numbers, as those of the driver are."""
+    """cuStream…, cuEvent… and cuGraph…. Handles are integers, as those of the driver are."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,28 +26,29 @@ class Streams(Statuses):
         self._default = Queue()
 
     def new(self, thing: Any) -> int:
-        """A handle for something."""
+        """A new handle for an object."""
         self._last += 0x10
         self._handles[self._last] = thing
         return self._last
 
     def found(self, handle: Any, kind: type) -> Any:
-        """What a handle is for. Raises Refused for one that is not, or not of that kind."""
+        """The object of a handle. Raises Refused if the handle is not live, or its object is of another class."""
         thing = self._handles.get(int(handle))
         if not isinstance(thing, kind):
             raise Refused(INVALID_HANDLE, f"{int(handle):#x} is not a live {kind.__name__.lower()}")
         return thing
 
     def queue(self, stream: Any) -> Queue:
+        """The queue of a stream's handle; handle 0 is the default stream. Raises Refused as `found`."""
         return self.found(stream, Queue) if int(stream) else self._default
 
     def drain_all(self) -> None:
-        """All work of all streams."""
+        """Runs all work of all streams."""
         for queue in self._queues():
             queue.drain()
 
     def not_capturing(self) -> None:
-        """Raises Refused while a stream is captured, for what would wait for it."""
+        """Raises Refused while any stream is being captured, as functions that synchronise must."""
         if any(queue.captured is not None for queue in self._queues()):
             raise Refused(CAPTURE, "a stream is being captured")
 

@@ -1,1 +1,1 @@
-"""CUDA's driver and HIP's runtime, as one set of typed functions."""
+"""CUDA's driver API and HIP's runtime behind one set of typed functions."""

@@ -1,4 +1,4 @@
-"""Arguments of Triton's kernels as bytes: the binary interface of what it compiles."""
+"""Launch arguments of Triton's kernels as bytes: the binary interface of the kernels that it compiles."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ FORMATS = {
 
 
 def size_of(type_: str) -> int:
-    """Bytes of an argument. Raises ValueError for a type that is not passed by value."""
+    """Bytes of an argument of a type in Triton's notation. Raises ValueError for a type that is not passed by value."""
     return struct.calcsize(_form_of(type_))
 
 
 def packed(types: Sequence[str], values: Sequence[int | float]) -> list[bytes]:
-    """A value for each parameter; `types` as Triton writes them (`*bf16`, `i32`), addresses for pointers.
+    """The bytes of each argument, little-endian. `types` are Triton's names (`*bf16`, `i32`); pointers are addresses.
 
-    Raises ValueError for a type that is not passed by value, struct.error for a number that does not fit.
+    Raises ValueError for a type that is not passed by value or lists of different lengths, struct.error for an integer
+    out of range, OverflowError for a float out of range.
     """
     found: list[bytes] = []
     for type_, value in zip(types, values, strict=True):

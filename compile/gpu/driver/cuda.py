@@ -1,6 +1,7 @@
-"""CudaDriver: `Driver` by CUDA's driver API.
+"""CudaDriver: `Driver` on CUDA's driver API.
 
-Its `api` is the module `cuda.bindings.driver`, or the double of it (compile/gpu/double/): both have its functions.
+Its `api` is the module `cuda.bindings.driver`, or the emulated driver of compile/gpu/double/, which has the same
+functions.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from typing import Any
 from bringup.compile.gpu.driver.driver import THREAD_LOCAL, Arguments, Driver, Function, Grid, Stream
 from bringup.compile.gpu.driver.names import CUDA
 
-STATIC_SHARED = 49_152  # bytes of shared memory that a kernel may have without asking (CUDA programming guide)
+STATIC_SHARED = 49_152  # bytes of shared memory that need no attribute of the function (CUDA programming guide)
 
 
 class CudaDriver(Driver):
-    """The first device with its primary context. `version` is that of CUDA."""
+    """The first device, with its primary context. `version` is that of CUDA: (13, 0)."""
 
     def __init__(self, api: Any, label: Callable[[str], None] | None = None) -> None:
         super().__init__(api, CUDA, label)
@@ -38,7 +39,7 @@ class CudaDriver(Driver):
 
     @property
     def capability(self) -> tuple[int, int]:
-        """(9, 0) for sm_90."""
+        """The compute capability: (9, 0) for sm_90."""
         return self._fact("COMPUTE_CAPABILITY_MAJOR"), self._fact("COMPUTE_CAPABILITY_MINOR")
 
     @property
@@ -74,7 +75,7 @@ class CudaDriver(Driver):
         self._call("cuLaunchKernelEx", config, function.handle, arguments.address, 0)
 
     def _early(self) -> Any:
-        """Of a launch that the programming guide calls a secondary kernel of programmatic dependent launch."""
+        """The launch attribute of a secondary kernel in programmatic dependent launch (CUDA programming guide)."""
         attribute = self._api.CUlaunchAttribute()
         attribute.id = self._api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
         attribute.value.programmaticStreamSerializationAllowed = 1

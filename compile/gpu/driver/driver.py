@@ -1,7 +1,8 @@
-"""Driver: CUDA's driver API and HIP's runtime as few typed functions, the same for both; cuda.py and hip.py differ.
+"""Driver: the typed functions that CUDA's driver API and HIP's runtime share. cuda.py and hip.py have the differences.
 
-Every status is checked; addresses are integers, all else handles of the API's own. `api` has its functions by name:
-they take what the C functions read, and give a tuple of the status and what those write.
+Every status is checked. Addresses are integers; all other handles are objects of the API. The attributes of `api` are
+its functions, by name: they accept the input arguments of the C functions, and return a tuple of the status and the
+outputs.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, hipStreamCaptureModeThr
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A kernel in a module. `threads` of a block, `shared` bytes of dynamic shared memory.
+    """A kernel in a module. `threads`: threads of a block. `shared`: dynamic shared memory in bytes.
 
-    `waits`: it waits by itself for the kernel before it.
+    `waits`: the kernel itself waits for the previous kernel in the stream.
     """
 
     handle: Any
@@ -44,26 +45,26 @@ class Function:
 
 
 class Arguments:
-    """The arguments of a kernel, in memory as the driver reads them: an array of addresses of values."""
+    """The arguments of a kernel in the layout that the driver reads: an array of the addresses of the values."""
 
     def __init__(self, values: Sequence[bytes]) -> None:
-        """`values` in the order of the kernel's parameters, each as many bytes as its parameter has."""
+        """`values`: the bytes of each argument, in the order of the kernel's parameters and of their sizes."""
         self._values = [ctypes.create_string_buffer(value, max(len(value), 8)) for value in values]
         self._table = (ctypes.c_void_p * max(len(values), 1))(*map(ctypes.addressof, self._values))
 
     @property
     def address(self) -> int:
-        """Of the array, on the host; valid while this object lives."""
+        """Host address of the array. It is valid as long as this object exists."""
         return ctypes.addressof(self._table)
 
 
 class Driver(ABC):
-    """One device. All functions raise BU617 where the driver refuses, BU618 for no memory."""
+    """One device. All functions raise BU617 for a failed call, and BU618 if the device is out of memory."""
 
     def __init__(self, api: Any, names: Names, label: Callable[[str], None] | None = None) -> None:
-        """The first device. `label` is called with a name for the memory that is allocated next."""
+        """Opens the first device. `label` is called with the name of each allocation before it."""
         self._api, self._names, self._label = api, names, label or _unnamed
-        self._held: dict[tuple[str, int], Any] = {}  # by the function that gives it back, and its handle
+        self._held: dict[tuple[str, int], Any] = {}  # by the name of the function that releases it, and its handle
         self._call(names.start, 0)
         self._device = self._begin()
         self._open = True
@@ -74,67 +75,67 @@ class Driver(ABC):
             raise
 
     def use(self) -> None:
-        """Makes the device that of this thread: a thread has one of its own. Raises BU617 once the driver is closed.
+        """Makes the device current in this thread: each thread has its own current device.
 
-        Before other calls, wherever another thread may have called last.
+        Must be called before other functions if another thread may have called last. Raises BU617 after `close`.
         """
         if not self._open:
             help = "load the bundle again: its memory on the device was given back"
             raise fail("BU617", "the executor is closed", help=help)
         self._make_current()
 
-    # what differs
+    # the differences between the two APIs
 
     @abstractmethod
     def _begin(self) -> Any:
-        """Takes the first device, and gives it as the API names it."""
+        """Opens the first device and returns its handle."""
 
     @abstractmethod
     def _make_current(self) -> None:
-        """Has the calls of this thread be for the device."""
+        """Makes the device current in this thread."""
 
     @abstractmethod
     def _end(self) -> None:
-        """Gives the device back."""
+        """Releases the device."""
 
     @property
     @abstractmethod
     def version(self) -> tuple[int, int]:
-        """The version that the driver, or the runtime, is of: (13, 0)."""
+        """Major and minor version of the driver or the runtime: (13, 0)."""
 
     @property
     @abstractmethod
     def architecture(self) -> str:
-        """What kernels are compiled for: `sm_90`, `gfx942`."""
+        """The architecture of the device, as compilers name it: `sm_90`, `gfx942`."""
 
     @property
     @abstractmethod
     def shared_limit(self) -> int:
-        """The most bytes of shared memory that a block can have."""
+        """Maximum shared memory of a block, in bytes."""
 
     def _of_thread(self) -> Any:
-        """The mode of a capture that concerns this thread alone."""
+        """The mode of a capture that is local to this thread."""
         return THREAD_LOCAL
 
     @abstractmethod
     def _prepare(self, handle: Any, shared: int) -> None:
-        """Has a kernel ready for a capture, with so many bytes of dynamic shared memory."""
+        """Loads a kernel so that it can be captured. `shared`: its dynamic shared memory in bytes."""
 
     @abstractmethod
     def launch(
         self, function: Function, grid: Grid, arguments: Arguments, stream: Stream, *, early: bool = False
     ) -> None:
-        """Starts a kernel in the stream. The driver copies the arguments at once.
+        """Launches a kernel in the stream. The driver copies the arguments during the call. `grid` is in blocks.
 
-        With `early`, one that waits by itself may start while the kernel before it in the stream runs, on a device that
-        can do that.
+        With `early`, a kernel that `waits` may start while the previous kernel in the stream runs, if the device
+        supports it.
         """
 
     # the device
 
     @property
     def name(self) -> str:
-        """`NVIDIA H200`."""
+        """The name of the device: `NVIDIA H200`."""
         return self._call(self._names.device_name, 256, self._device).split(b"\0")[0].decode()
 
     def _attribute(self, key: Any) -> int:
@@ -143,47 +144,47 @@ class Driver(ABC):
     # memory
 
     def allocate(self, nbytes: int, name: str = "") -> Address:
-        """Device memory, aligned to 256 bytes at least. `name` is for the messages of the double."""
+        """Allocates device memory, aligned to at least 256 bytes. `name` is for messages of the emulated driver."""
         self._label(name)
         address = int(self._call(self._names.allocate, max(nbytes, 1)))
         self._hold(self._names.free, address)
         return address
 
     def free(self, address: Address) -> None:
-        """Waits for all streams."""
+        """Frees device memory, after all streams are idle."""
         self._give_back(self._names.free, address)
 
     def pinned(self, nbytes: int) -> np.ndarray:
-        """Bytes of the host that the device reads and writes by itself; they live until `unpin` or `close`."""
+        """Pinned host memory, as uint8 [nbytes]: the device reads and writes it. It exists until `unpin` or `close`."""
         address = int(self._call(self._names.pin, max(nbytes, 1), 0))
         self._hold(self._names.unpin, address)
         return np.ctypeslib.as_array((ctypes.c_ubyte * max(nbytes, 1)).from_address(address))[:nbytes]
 
     def unpin(self, array: np.ndarray) -> None:
-        """Gives back what `pinned` gave; nothing may use it any more."""
+        """Frees an array that `pinned` returned. It must not be used any more."""
         self._give_back(self._names.unpin, array.ctypes.data)
 
     def copy_in(self, to: Address, array: np.ndarray, stream: Stream) -> None:
-        """Host to device, in the stream: `array` is dense and pinned, and stays as it is until that is done."""
+        """Copies host to device, in the stream. `array` is contiguous and pinned; it must not change before that."""
         self._call(self._names.copy_in, to, array.ctypes.data, array.nbytes, stream)
 
     def copy_out(self, array: np.ndarray, of: Address, stream: Stream) -> None:
-        """Device to host, in the stream: `array` is dense and pinned, and has the bytes once the stream is done."""
+        """Copies device to host, in the stream. `array` is contiguous and pinned; it is valid after `wait`."""
         self._call(self._names.copy_out, array.ctypes.data, of, array.nbytes, stream)
 
     def zero(self, address: Address, nbytes: int, stream: Stream) -> None:
-        """Fills device memory with zeros, in the stream."""
+        """Fills `nbytes` of device memory with zeros, in the stream."""
         if nbytes:
             self._call(self._names.fill, address, 0, nbytes, stream)
 
     # kernels
 
     def load(self, image: bytes) -> Module:
-        """A cubin, or an hsaco."""
+        """Loads the bytes of a cubin or of an hsaco."""
         return self._hold(self._names.unload, self._call(self._names.load, image))
 
     def function(self, module: Module, name: str, *, threads: int, shared: int, waits: bool = False) -> Function:
-        """A kernel of a module, loaded and ready for a capture."""
+        """A kernel of a module, loaded so that it can be captured. See `Function` for the arguments."""
         handle = self._call(self._names.function, module, name.encode())
         self._prepare(handle, shared)
         return Function(handle, name, threads, shared, waits)
@@ -191,42 +192,45 @@ class Driver(ABC):
     # streams, events, graphs
 
     def stream(self) -> Stream:
-        """A stream that does not wait for the default one."""
+        """Creates a stream that does not synchronise with the default stream."""
         return self._hold(self._names.end_stream, self._call(self._names.stream, NON_BLOCKING))
 
     def wait(self, stream: Stream) -> None:
-        """Until all that is in the stream is done. Errors of kernels are raised here."""
+        """Waits for all work in the stream. Errors of kernels are raised here."""
         self._call(self._names.wait, stream)
 
     def event(self) -> Event:
-        """An event with a time."""
+        """Creates an event that records its time."""
         return self._hold(self._names.end_event, self._call(self._names.event, 0))
 
     def forget(self, event: Event) -> None:
-        """Gives an event back."""
+        """Destroys an event."""
         self._give_back(self._names.end_event, event)
 
     def record(self, event: Event, stream: Stream) -> None:
-        """The event happens when all that is in the stream by now is done."""
+        """Records the event: it completes after all work that is in the stream now."""
         self._call(self._names.record, event, stream)
 
     def wait_for(self, event: Event) -> None:
-        """Until an event has happened; at once for one that was never recorded."""
+        """Waits until an event is complete. Returns immediately if the event was never recorded."""
         self._call(self._names.wait_for, event)
 
     def seconds(self, start: Event, end: Event) -> float:
-        """Between two events that have happened."""
+        """Seconds between two completed events."""
         return float(self._call(self._names.elapsed, start, end)) / 1e3
 
     @contextmanager
     def capture(self, stream: Stream) -> Generator[list[Graph]]:
-        """What the block puts into the stream is not run, but becomes a graph: the list has it after the block."""
+        """Captures the work that the block adds to the stream as a graph, without running it.
+
+        The yielded list contains the graph after the block.
+        """
         found: list[Graph] = []
         self._call(self._names.capture, stream, self._of_thread())
         try:
             yield found
         except BaseException:
-            getattr(self._api, self._names.end_capture)(stream)  # its status is that of the failure
+            getattr(self._api, self._names.end_capture)(stream)  # its status only repeats the failure
             raise
         graph = self._call(self._names.end_capture, stream)
         try:
@@ -235,13 +239,13 @@ class Driver(ABC):
             self._call(self._names.end_captured, graph)
 
     def replay(self, graph: Graph, stream: Stream) -> None:
-        """Puts all of a graph into the stream."""
+        """Launches a graph in the stream."""
         self._call(self._names.replay, graph, stream)
 
     def close(self) -> None:
-        """Gives everything back, in any thread and once.
+        """Releases all resources. It may be called in any thread, and more than once.
 
-        Errors are left aside, each for itself: a failed kernel has ended the context, and then all calls fail.
+        Errors are ignored, one by one: after a failed kernel the context has ended, and all calls fail.
         """
         if not self._open:
             return
@@ -256,7 +260,7 @@ class Driver(ABC):
             self._end()
 
     def _hold(self, give_back: str, handle: Any) -> Any:
-        """A handle that the function of this name gives back."""
+        """Records a handle, which the function named `give_back` releases. Returns the handle."""
         self._held[give_back, int(handle)] = handle
         return handle
 
@@ -269,4 +273,4 @@ class Driver(ABC):
 
 
 def _unnamed(name: str) -> None:
-    """Memory of the driver itself has no names."""
+    """Ignores the name: allocations of a real driver have none."""

@@ -1,4 +1,4 @@
-"""What the results of CUDA's driver and HIP's runtime mean for a user. The numbers used here are the same in both."""
+"""Errors for the status codes of CUDA's driver and HIP's runtime. The codes used here are equal in both."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _HELP = {
 
 
 def checked(api: Any, names: Names, call: str, result: tuple[Any, ...]) -> Any:
-    """What a function gives besides its status: nothing, one value, or a tuple.
+    """The outputs of a call without its status: None, one value, or a tuple.
 
-    Raises BU618 where the device has no memory left, BU617 for every other status than success, with its name and text.
+    Raises BU618 if the device is out of memory, and BU617 with name and text of any other status but success.
     """
     status, *values = result
     if int(status) != 0:
@@ -30,7 +30,7 @@ def checked(api: Any, names: Names, call: str, result: tuple[Any, ...]) -> Any:
 
 
 def failure(api: Any, names: Names, call: str, status: Any) -> BringupError:
-    """The error for a status that a function gave."""
+    """The error for a status that the function `call` returned: BU618 or BU617."""
     name, text = (_text(getattr(api, each)(status)) for each in (names.error_name, names.error_text))
     if int(status) == OUT_OF_MEMORY:
         help = "compile with a smaller --max-seq-len or --max-batch-size, or use a GPU with more memory"

@@ -1,4 +1,4 @@
-"""HipDriver: `Driver` by HIP's runtime, for AMD's GPUs. Its `api` is a `HipLibrary`."""
+"""HipDriver: `Driver` on HIP's runtime, for AMD GPUs. Its `api` is a `HipLibrary`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ SHARED_OF_BLOCK = 74  # hipDeviceAttributeMaxSharedMemoryPerBlock
 class HipDriver(Driver):
     """The first device. `version` is that of the runtime: (7, 1).
 
-    Shared memory is the local data share (LDS), all of which a kernel may have without asking. No kernel starts before
-    the one before it in the stream has ended: `early` changes nothing.
+    Shared memory is the local data share (LDS); a kernel may use all of it without setting an attribute. A kernel never
+    starts before the previous one in the stream has ended, so `early` has no effect.
     """
 
     def __init__(self, api: Any) -> None:
@@ -28,7 +28,7 @@ class HipDriver(Driver):
         self._call("hipSetDevice", self._device)
 
     def _end(self) -> None:
-        """Nothing: all threads of a process share a device, and a reset would take it from the others."""
+        """Does nothing: all threads of a process share the device, and a reset would affect the others."""
 
     @property
     def version(self) -> tuple[int, int]:
@@ -36,7 +36,7 @@ class HipDriver(Driver):
 
     @property
     def architecture(self) -> str:
-        """`gfx942` of `gfx942:sramecc+:xnack-`: kernels are compiled for either setting of the features that follow."""
+        """`gfx942` for `gfx942:sramecc+:xnack-`: kernels are compiled for both settings of these features."""
         name = self._call("hipGetDevicePropertiesR0600", self._device).gcnArchName
         return name.decode(errors="replace").partition(":")[0]
 
@@ -45,19 +45,22 @@ class HipDriver(Driver):
         return self._attribute(SHARED_OF_BLOCK)
 
     def load(self, image: bytes) -> Module:
-        """An hsaco, which stays in memory: HSA's reader of code objects (`hsa_code_object_reader_create_from_memory`)
-        needs the bytes as long as what it loaded."""
+        """Loads the bytes of an hsaco, and keeps them in memory as long as this object.
+
+        HSA's reader of code objects requires them while the module is loaded
+        (`hsa_code_object_reader_create_from_memory`).
+        """
         module = super().load(image)
-        self._images[int(module)] = image  # pyright: ignore[reportArgumentType]  # a handle is a number
+        self._images[int(module)] = image  # pyright: ignore[reportArgumentType]  # a handle is an integer
         return module
 
     def _prepare(self, handle: Any, shared: int) -> None:
-        """Nothing: a module is loaded whole, and shared memory is not limited any further."""
+        """Does nothing: all kernels of a module are loaded with it, and shared memory needs no attribute."""
 
     def launch(
         self, function: Function, grid: Grid, arguments: Arguments, stream: Stream, *, early: bool = False
     ) -> None:
-        """The runtime finds size and place of each argument in the hsaco, and adds hidden ones itself."""
+        """Launches a kernel. The runtime reads sizes and offsets of arguments from the hsaco, and adds hidden ones."""
         block = function.threads, 1, 1
         self._call(
             "hipModuleLaunchKernel", function.handle, *grid, *block, function.shared, stream, arguments.address, None
@@ -65,5 +68,5 @@ class HipDriver(Driver):
 
 
 def release_of(version: int) -> tuple[int, int]:
-    """Of a version as the runtime gives it: (7, 1) of 70125424."""
+    """Major and minor release of the runtime's version number: (7, 1) for 70125424."""
     return version // 10_000_000, version // 100_000 % 100

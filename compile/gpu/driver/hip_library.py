@@ -1,7 +1,7 @@
 """HipLibrary: the functions of HIP's runtime library (libamdhip64.so), called through ctypes.
 
-Signatures, enumerations and the structure are those of hip_runtime_api.h, which tests compile against. The package
-hip-python has them too, but each of its releases is for one release of ROCm.
+Signatures, enumerations and the structure are those of hip_runtime_api.h; tests compile against that header. The
+package hip-python is not used, because each of its releases supports one release of ROCm only.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 NAME = "libamdhip64.so"
-RELEASES = ("", ".7", ".6")  # of the library's interface, after its name
-STANDARD = "/opt/rocm"  # where ROCm is, unless ROCM_PATH has another folder
+RELEASES = ("", ".7", ".6")  # suffixes of the library's name: versions of its binary interface
+STANDARD = "/opt/rocm"  # the folder of ROCm unless ROCM_PATH names another
 
 
 class Properties(Structure):
-    """hipDeviceProp_tR0600, of which only the name of the architecture is read: since ROCm 6.0, 1,472 bytes."""
+    """hipDeviceProp_tR0600, 1,472 bytes since ROCm 6.0. Only the name of the architecture is read."""
 
     _fields_ = [("before", ctypes.c_ubyte * 1160), ("gcnArchName", ctypes.c_char * 256), ("after", ctypes.c_ubyte * 56)]
     gcnArchName: bytes
@@ -28,7 +28,7 @@ class Properties(Structure):
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """A parameter that points to what the function writes."""
+    """An output parameter: a pointer to a value of type `kind`, which the function writes."""
 
     kind: Any
 
@@ -69,17 +69,17 @@ SIGNATURES: Mapping[str, tuple[Any, ...]] = {
     "hipGraphDestroy": (_HANDLE,),
     "hipGraphLaunch": (_HANDLE, _HANDLE),
 }
-TEXTS = ("hipGetErrorName", "hipGetErrorString")  # give a text, and no status
+TEXTS = ("hipGetErrorName", "hipGetErrorString")  # return a text and no status
 
 
 class HipLibrary:
-    """Each function by name: it takes what the C function reads, and gives the status and what that writes."""
+    """The functions of HIP as attributes. Each accepts the inputs of the C function, and returns status and outputs."""
 
     def __init__(self, library: CDLL) -> None:
         self._library = library
 
     def __getattr__(self, name: str) -> Any:
-        """Raises AttributeError for what HIP, or this release of it, does not have."""
+        """The function of this name. Raises AttributeError if this release of HIP does not have it."""
         if name in TEXTS:
             found = _text(self._library, name)
         elif name in SIGNATURES:
@@ -91,7 +91,7 @@ class HipLibrary:
 
 
 def found_library() -> CDLL | None:
-    """The runtime library: in ROCM_PATH, where the loader finds it, or in /opt/rocm. None where there is none."""
+    """The runtime library from ROCM_PATH, the loader's search path or /opt/rocm, in this order. None if not found."""
     for place in _places():
         try:
             return CDLL(place)

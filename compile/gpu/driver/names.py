@@ -1,4 +1,4 @@
-"""The functions that CUDA's driver API and HIP's runtime share, by what they do: arguments and results are alike."""
+"""Names of the functions that CUDA's driver API and HIP's runtime share, with equal arguments and results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """The name of each function in one of the two."""
+    """The name of each function in one of the two APIs."""
 
     start: str
     version: str
@@ -42,7 +42,7 @@ class Names:
 
     @property
     def given_back(self) -> tuple[str, ...]:
-        """Functions that give something back, in an order in which nothing is used by what is still there."""
+        """Functions that release a resource, in an order in which users are released before what they use."""
         return self.end_graph, self.end_event, self.end_stream, self.unload, self.free, self.unpin
 
 

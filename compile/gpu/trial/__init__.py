@@ -1,1 +1,1 @@
-"""The kernels of a bundle on trial: each launch under every observer, its results against those of the reference."""
+"""Tests the kernels of a bundle: runs each launch under every observer, and compares its results with the reference."""

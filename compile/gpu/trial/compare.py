@@ -1,4 +1,4 @@
-"""How far what a kernel gives is from what the reference gives, and which elements are wrong."""
+"""Compares the result of a kernel with the reference: the error, and the wrong elements."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# The largest difference from the reference, over the largest value of the result: products of long rows in float32 are
-# summed in another order; the reference rounds to 16 bits between operations that a kernel fuses.
+# The largest accepted difference from the reference, divided by the largest absolute value of the result. Kernels sum
+# long float32 products in another order, and the reference rounds to 16 bits between operations that a kernel fuses.
 TOLERANCES = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 2e-2}
 
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """`error`: the largest difference over the largest value; of integers the share of those that differ.
+    """The difference between a result and the reference.
 
-    `element` is the worst one of the flat result, None where all are near enough. `wrong` of `count` elements are not,
-    and all of them lie in `part`, a range of each axis.
+    `error`: the largest difference divided by the largest absolute value; for integers, the fraction that differs.
+    `element`: the flat index of the worst element, None if all are within the tolerance; `at`: its indices. `wrong` of
+    `count` elements exceed the tolerance; `part` is the range of each axis that contains them.
     """
 
     error: float
@@ -29,7 +30,7 @@ class Departure:
     part: str = ""
 
     def describe(self, name: str) -> str:
-        """For a finding about the result `name`."""
+        """The text of a finding about the result `name`."""
         return (
             f"`{name}` departs from the reference by {self.error:.1e} at [{self.at}]; "
             f"{self.wrong} of {self.count} elements, in [{self.part}]"
@@ -37,7 +38,7 @@ class Departure:
 
 
 def departure(found: NDArray[Any], wanted: NDArray[Any]) -> Departure:
-    """Of two arrays of one shape and dtype. NaN equals NaN."""
+    """The difference of two arrays of equal shape and dtype; `wanted` is the reference. NaN equals NaN."""
     if not wanted.size:
         return Departure(0.0)
     name, (found, wanted) = found.dtype.name, np.atleast_1d(found, wanted)

@@ -1,4 +1,4 @@
-"""The calls that draw tokens, on trial: their tokens against those of the host, and the fields of the next step."""
+"""Tests the calls that sample tokens: compares their tokens with the host's, and checks the fields of the next step."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from bringup.compile.program.shares import token_of
 from bringup.compile.schedule.costs import Cost
 from bringup.graphs.core.step import BLOCK
 
-# Of the draws, in turn: a nucleus, the likeliest token, and all tokens.
+# Sampling settings, used in turn: top-p, greedy, and all tokens.
 DRAWS = Draw(0.7, 0.9, 0.6180339887), Draw(0.0, 1.0, 0.0), Draw(1.0, 1.0, 0.4142135623)
-NEAR = 2.0**-16  # of the border between two tokens either is right: float32 weights of a device, float64 of the host
+# Half the width of the interval around the border of two tokens in which both are accepted: the device has float32
+# weights, the host float64.
+NEAR = 2.0**-16
 CHANGED = tuple(name for name in ADVANCED if name != "block_table")
 
 
 def draws_of(count: int, first: int) -> list[Draw]:
-    """A draw for each sequence, beginning with the draw of that number."""
+    """A draw for each of `count` sequences, from `DRAWS` in turn, starting with number `first`."""
     return [DRAWS[(first + row) % len(DRAWS)] for row in range(count)]
 
 
 def buffers_of(
     logits: np.ndarray, fields: Mapping[str, np.ndarray], draws: Sequence[Draw], max_blocks: int
 ) -> dict[str, Given]:
-    """The buffers of the calls, for logits [B, V] and the fields of a step."""
+    """The buffers of the calls, by name, for logits [B, V], the fields of a step and a draw for each sequence."""
     table = fields["block_table"]
     wide = np.pad(table, ((0, 0), (0, max_blocks - table.shape[1])))
     constant = {LOGITS: logits, **settings_of(draws, len(logits)), "block_table": wide}
@@ -44,7 +46,7 @@ def _given(name: str, array: np.ndarray, *, changed: bool) -> Given:
 
 
 def cost_of(logits: np.ndarray, fields: Mapping[str, np.ndarray], draws: Sequence[Draw]) -> Cost:
-    """Bytes of the two kernels: one reads all logits, one those of a row that is not greedy."""
+    """Bytes that the two kernels move: one reads all logits, the other those of rows that are not greedy."""
     sequences, used = len(logits), int(np.count_nonzero(fields["lengths"]))
     passes = sequences + sum(bool(draw.temperature) for draw in draws)
     return Cost(
@@ -56,7 +58,10 @@ def cost_of(logits: np.ndarray, fields: Mapping[str, np.ndarray], draws: Sequenc
 def wrong(
     logits: np.ndarray, fields: Mapping[str, np.ndarray], draws: Sequence[Draw], found: Mapping[str, np.ndarray]
 ) -> Iterator[str]:
-    """Findings: tokens that are not the host's, and fields that are not those of the step that takes them in."""
+    """A finding for each token that differs from the host's, and for each wrong field of the next step.
+
+    `found` has the bytes of each buffer after the calls.
+    """
     tokens = found[DRAWN].view(np.int64)
     for row, (draw, token) in enumerate(zip(draws, tokens.tolist(), strict=False)):
         expected = _tokens(logits[row].astype(np.float32), draw)
@@ -69,7 +74,7 @@ def wrong(
 
 
 def _tokens(logits: np.ndarray, draw: Draw) -> set[int]:
-    """That of the host, and those that float32 weights may give."""
+    """The host's token, and the tokens that rounding to float32 can select. `logits`: [V]."""
     highest = logits.max()
     if not np.isfinite(highest):
         return {-1 if np.isnan(highest) else -2}
@@ -79,7 +84,7 @@ def _tokens(logits: np.ndarray, draw: Draw) -> set[int]:
 
 
 def _advanced(fields: Mapping[str, np.ndarray], tokens: np.ndarray) -> dict[str, np.ndarray]:
-    """`CHANGED` of the step after; a sequence without tokens is padding, and keeps its own."""
+    """The fields `CHANGED` of the next step. A sequence of length 0 is padding, and its fields do not change."""
     used = fields["lengths"] > 0
     positions = fields["positions"] + 1
     table = fields["block_table"]

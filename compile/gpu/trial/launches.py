@@ -1,4 +1,4 @@
-"""Runs one launch's kernels on memory of its own, under observers: what they give, move, and do wrong."""
+"""LaunchRunner: runs the kernels of one launch in separate memory, under observers: results, traffic and findings."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from bringup.compile.ptx import Bytes, Device, Early, LastStore, Order, Program,
 from bringup.compile.ptx.assembly.errors import PtxError
 from bringup.compile.ptx.watch.order import TWO_WRITERS
 
-ROOM = 4096  # bytes around each buffer, for the red zones of the device
+ROOM = 4096  # bytes around each buffer, for the red zones of the emulated device
 OTHER = 1  # the seed of the second run
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A buffer that the calls of a launch point to.
+    """A buffer of `nbytes` bytes that the calls of a launch point to.
 
-    `content`: its bytes before the launch; None for what the launch gives, which is then memory never written. Buffers
-    of an equal `place` are one memory. `parts`: which equal parts of the content count as written; None: all.
-    `changed`: whether the launch may store there. `fixed`: which bytes no launch of the step before this one writes.
+    `content`: its bytes before the launch; None for a result, which is then uninitialised. Buffers with equal `place`
+    share memory. `parts`: which of the equal parts of the content count as initialised; None for all. `changed`:
+    whether the launch may store to it. `fixed`: which bytes no earlier launch of the step writes.
     """
 
     nbytes: int
@@ -39,7 +39,10 @@ class Given:
 
 @dataclass(slots=True)
 class Seen:
-    """What the kernels of one launch did. `sectors`: 32-byte sectors a request, `excess`: over the fewest possible."""
+    """Traffic and findings of the kernels of one launch.
+
+    `read` and `written` are in bytes. `sectors`: 32-byte sectors of a request; `excess`: their ratio to the minimum.
+    """
 
     read: int = 0
     written: int = 0
@@ -50,21 +53,22 @@ class Seen:
 
 
 class LaunchRunner:
-    """Runs launches of one bundle; `programs` has the PTX of a cubin by its digest."""
+    """Runs launches of one bundle. `programs` has the PTX of each cubin, by the cubin's SHA-256."""
 
     def __init__(self, plan: KernelPlan, programs: Mapping[str, str]) -> None:
         self._plan, self._texts = plan, programs
         self._programs: dict[str, Program] = {}
 
     def watched(self, calls: Sequence[KernelCall], buffers: Mapping[str, Given]) -> tuple[Seen, dict[str, np.ndarray]]:
-        """Under all observers, with asynchronous copies at their latest; once more at their earliest, one block after
-        another and in each one warp after another, in a shuffled order.
+        """Runs the calls twice, and returns the bytes of each buffer after the first run.
 
-        Gives the bytes of each buffer after the first run; that the second gives others is a finding.
+        The first run has all observers, and asynchronous copies complete as late as possible. In the second, copies
+        complete as early as possible, and blocks, and the warps of a block, run one after the other in a shuffled
+        order. Different results are a finding.
         """
         seen = Seen()
         first = self._run(calls, buffers, seen, _everything, {"copies": "latest"})
-        # Fewer lanes than those of a block: no two blocks run in step, and no two warps.
+        # One lane, fewer than a block has: no two blocks or warps execute in lockstep.
         settings = {"copies": "earliest", "seed": OTHER, "lanes": 1, "in_turns": True}
         second = self._run(calls, buffers, seen, lambda places: [Races()], settings)
         for name, found in first.items():
@@ -73,14 +77,17 @@ class LaunchRunner:
         return seen, first
 
     def padded(self, calls: Sequence[KernelCall], buffers: Mapping[str, Given]) -> tuple[Seen, dict[str, np.ndarray]]:
-        """Once, under all observers: padding tokens may write one row of a cache in any order, as no one reads it."""
+        """Runs the calls once, under all observers, for a step with padding.
+
+        Padding tokens may write the same row of a cache in any order, because no query reads it.
+        """
         seen = Seen()
         found = self._run(calls, buffers, seen, _everything, {"copies": "latest"})
         seen.findings = [finding for finding in seen.findings if not finding.startswith(TWO_WRITERS)]
         return seen, found
 
     def origin(self, calls: Sequence[KernelCall], buffers: Mapping[str, Given], name: str, byte: int) -> str:
-        """What stores a byte of a buffer, in words for the end of a finding."""
+        """The instruction that stores byte `byte` of buffer `name`, as the end of a finding's text."""
         watched: list[LastStore] = []
 
         def observers(places: Mapping[str, int]) -> list[Any]:
@@ -147,7 +154,7 @@ class LaunchRunner:
 
 
 def _placed(device: Device, buffers: Mapping[str, Given]) -> dict[str, int]:
-    """An address for each buffer; the content of those that have one."""
+    """Allocates the buffers and writes their content. Returns their addresses, by name."""
     places: dict[object, list[str]] = {}
     for name, each in buffers.items():
         places.setdefault(each.place, []).append(name)
@@ -167,7 +174,7 @@ def _everything(places: Mapping[str, int]) -> list[Any]:
 
 
 def _constants(buffers: Mapping[str, Given]) -> frozenset[str]:
-    """The memory that the launch may not change, by the names of its allocations."""
+    """The names of the allocations that the launch must not change."""
     places: dict[object, list[str]] = {}
     for name, each in buffers.items():
         places.setdefault(each.place, []).append(name)
@@ -176,12 +183,12 @@ def _constants(buffers: Mapping[str, Given]) -> frozenset[str]:
 
 
 def _name(names: Sequence[str]) -> str:
-    """Of the memory of some buffers."""
+    """The name of an allocation, from the names of its buffers."""
     return " = ".join(names)
 
 
 def _note(run: Any, seen: Seen, constants: frozenset[str]) -> None:
-    """Adds what the observers of a run found."""
+    """Adds the results of a run's observers to `seen`. `constants`: allocations that must not change."""
     seen.instructions += run.instructions
     if (traffic := getattr(run, "bytes", None)) is not None:
         seen.read += sum(each.read for each in traffic.buffers if each.name != SCRATCH)

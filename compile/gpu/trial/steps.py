@@ -1,4 +1,4 @@
-"""Steps that reach every entry point of a program: full ones, and ragged ones with padding."""
+"""Test steps for every entry point of a program: full ones, and ragged ones with padding."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ BEFORE = 21  # tokens before a second chunk: one cache block and a part of the n
 
 @dataclass(frozen=True, slots=True)
 class TrialStep:
-    """A step of an entry point. `tokens` and `sequences` are how many it really has: the rest is padding.
+    """A step of an entry point. `tokens` and `sequences` are the numbers without padding.
 
-    `keys`: how many each sequence has in its caches after it, on average.
+    `keys`: the mean number of keys that a sequence has in its caches after the step.
     """
 
     interface: Interface
@@ -33,10 +33,11 @@ class TrialStep:
 
     @property
     def padded(self) -> bool:
+        """Whether the step has padding: fewer tokens or sequences than its entry point."""
         return self.tokens < self.entry.num_tokens or self.sequences < self.entry.num_sequences
 
     def real(self, buffer: Buffer, flat: np.ndarray) -> np.ndarray:
-        """A buffer without rows that are padding, of tokens, of sequences and of caches."""
+        """A buffer without the rows of padding: of tokens, of sequences or of caches. `flat`: its elements."""
         array = flat.reshape(buffer.shape)
         if not buffer.shape:
             return array
@@ -51,7 +52,7 @@ class TrialStep:
 
 
 def rows_of_step(arrays: Mapping[str, np.ndarray], blocks: int) -> np.ndarray:
-    """Which rows of a paged cache of so many blocks have keys of the step's sequences, or are of the padding block."""
+    """Mask [blocks * BLOCK]: the rows of a paged cache with keys of the step's sequences, and the padding block's."""
     rows = np.zeros(blocks * BLOCK, np.bool_)
     rows[-BLOCK:] = True
     for table, length in zip(arrays["block_table"], arrays["lengths"], strict=True):
@@ -61,9 +62,10 @@ def rows_of_step(arrays: Mapping[str, np.ndarray], blocks: int) -> np.ndarray:
 
 
 def trial_steps(interface: Interface, vocabulary: int, executor: Executor) -> Iterator[TrialStep]:
-    """Two steps of each entry point; `executor` has taken in what is before them when they are given.
+    """Two steps of each entry point. Before a step is yielded, `executor` has processed the tokens before it.
 
-    Cache blocks are in a random order, where the program allows it. Tokens are random, and equal in every run.
+    Cache blocks are in a random order if the program allows it. Tokens are random, below `vocabulary`, and equal in
+    every run.
     """
     for entry in interface.entries:
         for full in (True, False):
@@ -84,7 +86,7 @@ class _Maker:
         self._free: list[int] = free.tolist()
 
     def step(self, entry: Entry, *, full: bool) -> TrialStep | None:
-        """None where the caches have no room for the sequences."""
+        """A step of an entry point, or None if its sequences do not fit into the caches."""
         self._executor.reset()
         sequences = entry.num_sequences if full else max(entry.num_sequences - 1, 1)
         longest = min(self._interface.max_blocks, len(self._free) // sequences) * BLOCK
@@ -97,13 +99,13 @@ class _Maker:
         return TrialStep(self._interface, entry, arrays, sum(counts), sequences, keys)
 
     def _lengths(self, entry: Entry, sequences: int, longest: int, *, full: bool) -> tuple[list[int], list[int]]:
-        """How many tokens each sequence gets, and how many it has before."""
+        """For each sequence, its number of tokens in the step, and its number of tokens before."""
         if entry.decode:
             most = min(longest - 1, MOST)
             return [1] * sequences, [max(most - 7 * row, 1) for row in range(sequences)]
         total = entry.num_tokens if full else max(entry.num_tokens - 3, 1)
         counts = [total // sequences] * sequences
-        for row in range(0, sequences - 1, 2):  # ragged: each second one is shorter, its neighbour longer
+        for row in range(0, sequences - 1, 2):  # ragged: every second sequence is shorter, its neighbour longer
             moved = min(counts[row] // 3, counts[row + 1])
             counts[row], counts[row + 1] = counts[row] - moved, counts[row + 1] + moved
         counts[-1] += total - sum(counts)
@@ -118,7 +120,7 @@ class _Maker:
         return Chunk(tokens[first:], first, blocks, row, first + count)
 
     def _take_in(self, row: int, tokens: list[int], blocks: list[int], total: int) -> None:
-        """The tokens before the step, by the prefill entries of one sequence."""
+        """Runs the tokens before the step, with the prefill entry points for one sequence."""
         done = 0
         for count, size in chunks_of(len(tokens), self._interface.prefill_sizes()):
             entry = next(
@@ -131,7 +133,7 @@ class _Maker:
             done += count
 
     def _inputs(self, entry: Entry) -> dict[str, np.ndarray]:
-        """What an entry takes besides the step: small random numbers, zeros of integers."""
+        """The inputs of an entry point besides the fields: values of a normal distribution, or zeros for integers."""
         found: dict[str, np.ndarray] = {}
         for spec in entry.inputs:
             dtype = dtype_of(spec.dtype)

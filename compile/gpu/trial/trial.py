@@ -1,4 +1,4 @@
-"""Trial: runs a bundle's entry points by the reference, and each launch by its kernels too."""
+"""Trial: runs a bundle's entry points with the reference executor, and each launch with its kernels as well."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Row:
-    """One launch of an entry point, and how many there are of it. `cost` is what the schedule counts."""
+    """One launch of an entry point, and the number of equal ones. `cost` is the schedule's estimate."""
 
     entry: str
     kernels: str
@@ -45,7 +45,7 @@ class Row:
 
 
 class Trial(ReferenceExecutor):
-    """A reference that runs each different launch of a step a second time, by its kernels."""
+    """A reference executor that runs each distinct launch of a step a second time, with its kernels."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class Trial(ReferenceExecutor):
         super().__init__(schedule, interface, weights)
         self._kernels, self._runner = plan, LaunchRunner(plan, programs)
         self._step: TrialStep | None = None
-        self._before: dict[str, np.ndarray] = {}  # the states as the step finds them
+        self._before: dict[str, np.ndarray] = {}  # the states before the step
         self._rows: dict[tuple[str, str, int], Row] = {}
         self._drawn: dict[str, Row] = {}
         self._done: set[tuple[str, str, int]] = set()
 
     def rows(self, vocabulary: int, say: Callable[[str], None] = lambda name: None) -> list[Row]:
-        """Everything, by launch; `say` hears the name of each entry point."""
+        """Runs all test steps. Returns a row for each distinct launch; `say` is called with each entry point's name."""
         for step in trial_steps(self._interface, vocabulary, self):
             say(step.entry.name)
             self._step, self._done, self._before = step, set(), self.states()
@@ -79,7 +79,7 @@ class Trial(ReferenceExecutor):
         return [*self._rows.values(), *self._drawn.values()]
 
     def _draw(self, step: TrialStep, calls: Sequence[KernelCall], logits: np.ndarray) -> None:
-        """The calls that draw tokens, from the logits of the reference."""
+        """Runs the calls that sample tokens on the reference's logits [B, V]."""
         name, fields = step.entry.name, step.arrays
         row = self._drawn.get(name)
         draws = draws_of(step.sequences, 0 if row is None else 1)
@@ -121,7 +121,7 @@ class Trial(ReferenceExecutor):
                 row.seen.findings.append(f"no kernel writes `{name}`")
 
     def _row(self, key: tuple[str, str, int], launch: Launch, calls: Sequence[KernelCall], seen: Seen) -> Row:
-        """The row of a launch: with the counts of its first step, and the findings of all."""
+        """The row of a launch, with the counts of its first step and the findings of all steps."""
         row = self._rows.get(key)
         if row is None:
             assert self._step is not None
@@ -151,14 +151,14 @@ class Trial(ReferenceExecutor):
         )
 
     def _fixed(self, launch: Launch, buffer: Buffer, content: np.ndarray) -> np.ndarray | bool:
-        """What no earlier launch of the step writes: weights, fields, and the unchanged bytes of states."""
+        """The bytes that no earlier launch of the step writes: weights, fields, and unchanged bytes of states."""
         if buffer.kind == "state":
             before = self._before[launch.call.prefix + buffer.name]
             return np.ascontiguousarray(before).reshape(-1).view(np.uint8) == content
         return buffer.kind in ("weight", "step")
 
     def _known_rows(self, launch: Launch, buffer: Buffer) -> np.ndarray | None:
-        """Of a paged cache that attention reads: the rows of the step's sequences, and the padding block."""
+        """For a paged cache that attention reads: the rows of the step's sequences and of the padding block."""
         assert self._step is not None
         reads = any(role_of(node) is Role.ATTENTION for node in launch.group.nodes)
         if buffer.kind != "state" or not reads or buffer.shape[0] != self._interface.num_blocks * BLOCK:
@@ -167,11 +167,11 @@ class Trial(ReferenceExecutor):
 
 
 def _names(calls: Sequence[KernelCall]) -> list[str]:
-    """The buffers that calls point to, the scratch memory apart."""
+    """The buffers that calls point to, except the scratch memory."""
     pointers = (each for call in calls for each in call.arguments if isinstance(each, Pointer))
     return list(dict.fromkeys(pointer.buffer for pointer in pointers if pointer.buffer != SCRATCH))
 
 
 def _number(launch: Launch) -> int:
-    """Which of its function's groups a launch is."""
+    """The index of a launch's group in its function."""
     return next(number for number, group in enumerate(launch.graph.groups) if group is launch.group)

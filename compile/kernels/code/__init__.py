@@ -1,1 +1,1 @@
-"""Generates Triton text for the elements of a group of nodes, which selectors pass to kernels as constants."""
+"""Generates Triton code for the elements of a group of nodes. Selectors pass it to kernels as constants."""

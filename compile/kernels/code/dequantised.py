@@ -1,4 +1,4 @@
-"""Triton code for numbers of a weight in few bits: the formula of `graphs.ops.quantised`, element by element."""
+"""Triton code for the elements of a packed weight: the formula of `graphs.ops.quantised`, element by element."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from bringup.compile.schedule.graph.op_graph import Node, View
 from bringup.spec import Shape
 
 NARROW = frozenset({"float8_e4m3fn", "float4_e2m1fn", "float8_e8m0fnu"})  # functions of `source/arithmetic.py`
-_ROUND = 1 << 23  # float32 has all whole numbers up to here, so these bits and a small number's are their sum
-_BITS = 0x4B000000  # of this float32
+_ROUND = 1 << 23  # 2^23: in float32 its low mantissa bits are those of an integer that is added to it
+_BITS = 0x4B000000  # 2^23 as the bits of a float32
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A weight as `graphs.ops.quantised.Quantised` has it, of views instead of tensors."""
+    """`graphs.ops.quantised.Quantised` with views instead of tensors; see there for the fields."""
 
     codes: View
     scales: View
@@ -46,23 +46,23 @@ class Packed:
 
     @property
     def arrays(self) -> list[View]:
-        """Codes, and what there is one of a block."""
+        """The codes, and the arrays with one element for each block."""
         parts = (self.scales, self.zeros, self.minimums, self.outer_scales, self.outer_minimums)
         return [self.codes, *(part for part in parts if part)]
 
 
 def packed_of(node: Node) -> Packed:
-    """The weight of an operation on one."""
+    """The packed weight among the arguments of a node."""
     found: dict[str, Any] = {field.name: node.argument(f"weight_{field.name}") for field in fields(Packed)}
     return Packed(**found)
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where numbers are: their index, and where their words are read.
+    """The elements of a tile: their index, and the index from which their words are read.
 
-    `words` is the index of the first of the numbers that share a word along the axis of words. `start` is where a tile
-    of `step` columns begins: of what has one value for a multiple of them, only that one is read.
+    `words` is the index of the first element in the word of each element, along the axis of words. `start` is the first
+    column of a tile of `step` columns; an array with one element for a multiple of `step` columns is read once.
     """
 
     index: Index
@@ -72,7 +72,10 @@ class Places:
 
 
 def dequantised(code: Code, weight: Packed, places: Places) -> str:
-    """The numbers as a tile of float32, not yet rounded to the dtype of products."""
+    """Writes code for the elements of a weight. Returns a float32 tile, not yet rounded to the dtype of products.
+
+    Raises NotTaken for an array whose dtype is not supported.
+    """
     value = _codes(code, weight, places)
     if weight.zeros is not None:
         value = f"({value} - {_zeros(code, weight, places)})"
@@ -83,7 +86,7 @@ def dequantised(code: Code, weight: Packed, places: Places) -> str:
 
 
 def _codes(code: Code, weight: Packed, places: Places) -> str:
-    """Codes, less the offset."""
+    """The codes as float32: looked up in the table of values, or minus the offset."""
     index, per_word = list(places.index), weight.values > 1
     if per_word:
         first = places.words[weight.axis]
@@ -107,7 +110,10 @@ def _shift(code: Code, at: At, weight: Packed) -> str:
 
 
 def _whole(text: str, weight: Packed) -> str:
-    """A whole number, less the offset: added to the bits of 2^23, which no processor converts slowly."""
+    """An integer code minus the offset, as float32.
+
+    The code is inserted into the bits of 2^23, which is then subtracted: a conversion instruction is slower.
+    """
     if weight.bits > 8:
         return f"({text}.to(tl.float32) - {float(weight.offset)})"
     low = (1 << weight.bits) - 1
@@ -128,7 +134,7 @@ def _zeros(code: Code, weight: Packed, places: Places) -> str:
 
 
 def _scaled(code: Code, weight: Packed, places: Places, own: View, outer: View | None) -> str:
-    """Scales or minimums, multiplied by the outer ones."""
+    """Scales or minimums of blocks, multiplied by the scales of the outer blocks if there are any."""
     if own is weight.scales and weight.scale_table is not None:
         text = _of_block(code, weight, places, own, "tl.int32")
         if weight.scale_dtype in NARROW:
@@ -143,7 +149,7 @@ def _scaled(code: Code, weight: Packed, places: Places, own: View, outer: View |
 
 
 def _of_block(code: Code, weight: Packed, places: Places, part: View, dtype: str, *, outer: bool = False) -> str:
-    """What an array has for the blocks of the numbers."""
+    """The elements of an array for the blocks of the tile. `outer`: for the outer blocks."""
     blocks = weight.outer_block if outer else weight.block
     index: list[At] = []
     for axis, (at, block, size) in enumerate(zip(places.index, blocks, part.shape, strict=True)):
@@ -165,7 +171,7 @@ def _divided(code: Code, at: At, by: int) -> At:
 
 
 def _load(code: Code, view: View, index: Index, dtype: str) -> str:
-    """What is at an index of a view, as a variable of a dtype."""
+    """A variable with the element at an index of a view, cast to a dtype."""
     buffer = code.graph.buffers[view.buffer]
     if buffer.dtype not in POINTERS:
         raise NotTaken

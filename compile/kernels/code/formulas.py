@@ -1,4 +1,4 @@
-"""The expression of each operation that code is written for, by its short name."""
+"""The Triton expressions of operations, by the short names of the operations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _kind(code: Code, node: Node) -> str:
 
 
 def _widest(code: Code, *values: Argument) -> str:
-    """What operands are compared as."""
+    """The kind in which operands are compared."""
     kinds = {
         kind_of(code.graph.buffers[value.buffer].dtype) if isinstance(value, View) else _kind_of_number(value)
         for value in values
@@ -151,7 +151,7 @@ def _full(code: Code, node: Node, name: str, index: Index) -> Value:
 
 
 def _cat(code: Code, node: Node, name: str, index: Index) -> Value:
-    """One of several tensors, by the place on an axis."""
+    """Concatenation: the element of one of several tensors, selected by the index on an axis."""
     parts, axis, kind = node.arguments[0], node.argument("dim") or 0, _kind(code, node)
     if not isinstance(parts, tuple) or not isinstance(axis, int):
         raise NotTaken
@@ -176,7 +176,7 @@ def _cat(code: Code, node: Node, name: str, index: Index) -> Value:
 
 
 def _rows(code: Code, node: Node, name: str, index: Index) -> Value:
-    """Rows that an index names: `index.Tensor` with one list of numbers, where -1 is the last, and `index_select`."""
+    """Rows selected by an index: `index.Tensor` with one index tensor, in which -1 is the last row; `index_select`."""
     source = node.arguments[0]
     if not isinstance(source, View):
         raise NotTaken

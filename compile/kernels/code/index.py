@@ -1,4 +1,4 @@
-"""Which element of a buffer an expression is about: each axis a variable of the code, times a number, plus a number."""
+"""Symbolic indices of elements of a buffer: on each axis a variable of the code, times an integer, plus an integer."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from bringup.compile.schedule.graph.op_graph import Buffer, View, dense
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A place on an axis: `symbol` · scale + offset. Without a symbol it is the offset."""
+    """An index on an axis: `symbol` · scale + offset. Without a symbol it is the offset."""
 
     symbol: str = ""
     scale: int = 1
     offset: int = 0
 
     def moved(self, scale: int, offset: int) -> At:
+        """This index, multiplied by `scale` and moved by `offset`."""
         return At(self.symbol, self.scale * scale if self.symbol else 1, self.offset * scale + offset)
 
     @property
     def text(self) -> str:
+        """The index as an expression, in parentheses if it is a sum or product."""
         if not self.symbol:
             return str(self.offset)
         product = self.symbol if self.scale == 1 else f"{self.symbol} * {self.scale}"
@@ -31,14 +33,17 @@ Index = tuple[At, ...]
 
 
 def broadcast(view: View, index: Index) -> Index:
-    """The index into a view of what is at `index` of a result with at least as many axes."""
+    """The index into a view that is broadcast to a result with at least as many axes; `index` is into the result."""
     return tuple(
         At() if size == 1 else at for size, at in zip(view.shape, index[len(index) - len(view.shape) :], strict=True)
     )
 
 
 def through(view: View, index: Index, buffer: Buffer) -> Index | None:
-    """The place in the buffer of what is at `index` of a view, axis by axis; None where axes are not apart."""
+    """The index into the buffer of a view's element at `index`, axis by axis.
+
+    None if an axis of the view is not a slice of one axis of the buffer.
+    """
     steps = dense(buffer.shape)
     starts: list[int] = []
     rest = view.offset
@@ -59,7 +64,7 @@ def through(view: View, index: Index, buffer: Buffer) -> Index | None:
 
 
 def linear(strides: tuple[int, ...], index: Index, offset: int = 0, *, wide: bool = False) -> tuple[str, int]:
-    """The element number of an index as text, and its constant part. `wide`: computed in int64."""
+    """The offset of an index in elements as text, and its constant part. `wide`: the code computes it in int64."""
     cast = ".to(tl.int64)" if wide else ""
     constant = offset + sum(at.offset * stride for at, stride in zip(index, strides, strict=True))
     terms = [
@@ -73,4 +78,5 @@ def linear(strides: tuple[int, ...], index: Index, offset: int = 0, *, wide: boo
 
 
 def count(shape: tuple[int, ...]) -> int:
+    """The number of elements of a shape."""
     return math.prod(shape)

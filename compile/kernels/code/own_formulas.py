@@ -1,4 +1,4 @@
-"""The expressions of bringup's own operations that move elements: rope, rows of caches, blocks of experts."""
+"""Expressions of bringup's own operations that move elements: rope, rows of caches, blocks of experts, packed rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bringup.graphs.core.step import BLOCK
 
 
 def _rope(code: Code, node: Node, name: str, index: Index) -> Value:
-    """A channel of a head, turned with its partner."""
+    """A channel of a head, rotated together with the other channel of its pair."""
     x, cos, sin = (node.argument(key) for key in ("x_NHK", "cos_NC", "sin_NC"))
     if not (isinstance(x, View) and isinstance(cos, View) and isinstance(sin, View)):
         raise NotTaken
@@ -36,7 +36,7 @@ def _rope(code: Code, node: Node, name: str, index: Index) -> Value:
 
 
 def _from_blocks(code: Code, node: Node, name: str, index: Index) -> Value:
-    """A token's rows of experts, weighted and summed."""
+    """The weighted sum of the rows that a token's experts computed."""
     y, weights, rows = (node.argument(key) for key in ("y_BRm", "weights_NK", "blocks_row_NK"))
     if not (isinstance(y, View) and isinstance(weights, View) and isinstance(rows, View)):
         raise NotTaken
@@ -53,7 +53,7 @@ def _from_blocks(code: Code, node: Node, name: str, index: Index) -> Value:
 
 
 def _to_blocks(code: Code, node: Node, name: str, index: Index) -> Value:
-    """A row of a token for each expert, where every block has a single row."""
+    """A copy of a token's row for each of its experts, if every block has a single row."""
     x, rows = node.argument("x_Nm"), node.argument("blocks_row_NK")
     if node.argument("blocks_rows") != 1 or not isinstance(x, View) or not isinstance(rows, View):
         raise NotTaken
@@ -65,7 +65,7 @@ def _to_blocks(code: Code, node: Node, name: str, index: Index) -> Value:
 
 
 def _rows_of_experts(code: Code, node: Node, name: str, index: Index) -> Value:
-    """Blocks of a single row: one for each choice, in order."""
+    """The expert and the row of each block, if every block has a single row: one block for each choice, in order."""
     chosen = node.argument("chosen_NK")
     if node.argument("R") != 1 or not isinstance(chosen, View):
         raise NotTaken
@@ -81,7 +81,7 @@ def _rows_of_experts(code: Code, node: Node, name: str, index: Index) -> Value:
 
 
 def _cached_rows(code: Code, node: Node, name: str, index: Index) -> Value:
-    """A row of a cache, by sequence and place in it."""
+    """A row of a cache, by its sequence and its position in the sequence."""
     cache, ring = node.argument("cache_SGK"), node.argument("ring")
     table, rows = node.argument("step_block_table"), node.argument("step_rows")
     if not (isinstance(cache, View) and isinstance(table, View) and isinstance(rows, View)):
@@ -98,7 +98,7 @@ def _cached_rows(code: Code, node: Node, name: str, index: Index) -> Value:
 
 
 def _quant_embedding(code: Code, node: Node, name: str, index: Index) -> Value:
-    """A number of a row of a table in few bits."""
+    """An element of a row of a packed table."""
     rows = node.argument("rows_N")
     if not isinstance(rows, View):
         raise NotTaken
@@ -110,7 +110,7 @@ def _dequantise(code: Code, node: Node, name: str, index: Index) -> Value:
 
 
 def _number(code: Code, node: Node, name: str, place: Index, index: Index) -> Value:
-    """What is at a place of a weight in few bits, as the result at an index."""
+    """The element at `place` of a packed weight, as the result's element at `index`."""
     text = dequantised(code, packed_of(node), Places(place, place))
     return code.given(text, code.graph.buffers[name], index)
 

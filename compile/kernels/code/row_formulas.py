@@ -1,4 +1,4 @@
-"""The expressions of operations on whole rows: a tile has all of the last axis."""
+"""Expressions of operations on complete rows: a tile contains all of the last axis."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ LEAST = 'float("-inf")'
 
 
 def _row(code: Code, view: object, lead: Index, kind: str = "float") -> tuple[str, str, str, int]:
-    """A row of a view as a tile: its variable, that along it, the mask of what it has, and its length."""
+    """A row of a view as a tile: its variable, the variable of its last axis, the mask of that axis, and its length."""
     if not isinstance(view, View) or view.shape[-1] not in code.lanes:
         raise NotTaken
-    if code.mask(lead) in {code.masks[name] for name in code.lanes.values()}:  # a tile has one row of each program's
+    if code.mask(lead) in {code.masks[name] for name in code.lanes.values()}:  # rows must not vary along the last axis
         raise NotTaken
     lane = code.lanes[view.shape[-1]]
     value = code.cast(code.at(view, (*lead, At(lane))), kind)
@@ -24,7 +24,7 @@ def _row(code: Code, view: object, lead: Index, kind: str = "float") -> tuple[st
 
 
 def _last(dims: Argument, axes: int) -> bool:
-    """Whether it names the last of so many axes, and no other."""
+    """Whether `dims` is the last of `axes` axes and no other."""
     listed = dims if isinstance(dims, tuple) else (dims,)
     return [each % axes for each in listed if isinstance(each, int)] == [axes - 1]
 
@@ -97,14 +97,14 @@ def _layer_norm(code: Code, node: Node, name: str, index: Index) -> Value:
 
 
 def _best(code: Code, values: str, lane: str, width: int, lead: Index) -> tuple[str, str]:
-    """The highest of a row and its number, the lowest of equals."""
+    """Variables of the highest value of a row and of its index; the lowest index among equal values."""
     most = code.variable(f"tl.max({values}, 1, keep_dims=True)", lead)
     at = code.variable(f"tl.min(tl.where({values} == {most}, {lane}, {width - 1}), 1, keep_dims=True)", lead)
     return most, at
 
 
 def _top_experts(code: Code, node: Node, name: str, index: Index) -> Value:
-    """Both results at once: which, and their scores."""
+    """Writes code for both results of the node: the selected experts and their scores. Returns the one named `name`."""
     lead, number = index[:-1], node.argument("count")
     scores, _, mask, width = _row(code, node.argument("scores_NE"), lead)
     by = node.argument("by_NE")
@@ -164,7 +164,10 @@ def _keep_best_groups(code: Code, node: Node, name: str, index: Index) -> Value:
 
 
 def _to_fp8(code: Code, node: Node, name: str, index: Index) -> Value:
-    """A row's codes, or its scales: one for all of it, or for so many columns that they divide the tile."""
+    """The float8 codes of a row, or its scales. A scale is for the complete row, or for `columns` columns.
+
+    `columns` must be a power of two unless it is the complete row.
+    """
     lead, x, columns, known = index[:-1], node.arguments[0], node.argument("columns"), node.argument("scale")
     value, lane, mask, width = _row(code, x, lead)
     if not isinstance(x, View) or not isinstance(columns, int) or not isinstance(known, View | None):

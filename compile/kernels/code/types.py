@@ -1,4 +1,4 @@
-"""dtypes as Triton writes them, and which pointers are aligned."""
+"""dtypes in Triton's notation, the alignment of pointers, and the rows of views."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ TYPES = {
     "int64": "tl.int64", "int32": "tl.int32", "int16": "tl.int16", "int8": "tl.int8", "uint8": "tl.uint8",
     "bool": "tl.int1",
 }  # fmt: skip
-ALIGNMENT = 16  # bytes, of a buffer's begin
+ALIGNMENT = 16  # bytes
 
 
 def size_of(dtype: str) -> int:
-    """The bytes of an element."""
+    """The bytes of an element of a dtype."""
     return DTYPES[dtype].nbytes((1,))
 
 
 def is_float(dtype: str) -> bool:
+    """Whether a dtype is a floating-point type, of any size."""
     return "float" in dtype
 
 
 def pointer(buffer: Buffer, offset: int = 0) -> Pointer:
-    """The address of an element of a buffer."""
+    """The address of an element of a buffer; `offset` is in elements."""
     return Pointer(buffer.name, offset * size_of(buffer.dtype))
 
 
@@ -46,7 +47,7 @@ def kernel(
     num_warps: int = 4,
     num_stages: int = 2,
 ) -> tuple[Kernel, tuple[Operand, ...]]:
-    """A kernel and its arguments: `parameters` are pairs of a type and what is given for it, in order."""
+    """A kernel and its arguments. `parameters`: the type and the argument of each run-time parameter, in order."""
     aligned = tuple(
         at for at, (_, given) in enumerate(parameters) if isinstance(given, Pointer) and given.offset % ALIGNMENT == 0
     )
@@ -62,7 +63,7 @@ def kernel(
 
 
 def rows_of(view: View) -> tuple[int, int] | None:
-    """(count, stride) of a view's rows: all axes but the last as one. None where no single stride expresses them."""
+    """(count, stride in elements) of a view's rows: all axes but the last, merged. None if no single stride fits."""
     axes = [(size, stride) for size, stride in zip(view.shape[:-1], view.strides[:-1], strict=True) if size != 1]
     if not axes:
         return 1, 0
@@ -73,5 +74,5 @@ def rows_of(view: View) -> tuple[int, int] | None:
 
 
 def power_of_two(number: int) -> int:
-    """The least power of two that is not smaller."""
+    """The smallest power of two that is at least `number`."""
     return 1 << max(0, number - 1).bit_length()

@@ -1,7 +1,7 @@
-"""Triton code for elements of a group's results, written from its nodes.
+"""Generates Triton code for the elements of a group's results from its nodes.
 
-An expression is written for one index, whose variables are tiles, and uses what other nodes of the group give by the
-same code at their places: nothing is stored in between. Numbers are computed in float32, and rounded as their nodes do.
+An expression is written for one index, whose variables are tiles. It contains the expressions of the nodes that it
+reads, so intermediate results are not stored. Floats are computed in float32, and rounded to the dtype of each node.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from bringup.compile.kernels.code.index import At, Index, broadcast, count, line
 from bringup.compile.kernels.code.types import POINTERS, TYPES, is_float, pointer
 from bringup.compile.schedule.graph.op_graph import Argument, Buffer, Group, Node, OpGraph, View, dense
 
-POINTER_LIMIT = 20  # parameters of the kernels that take such code: p0, p1, …
-WIDE = 2**31  # from so many elements on, offsets are int64
+POINTER_LIMIT = 20  # pointer parameters of the kernels with generated code: p0, p1, …
+WIDE = 2**31  # offsets into a buffer with at least this many elements are int64
 
 
 class NotTaken(Exception):
-    """The group has something that code cannot be written for."""
+    """The group cannot be expressed as code of this kind; another selector may support it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tile: its variable, and what it is of: `float` (float32), `int` (int64) or `bool`."""
+    """A tile: its variable, and its kind: `float` (float32), `int` (int64) or `bool`."""
 
     text: str
     kind: str
@@ -36,11 +36,12 @@ Base = Callable[[Index], "Value | None"]
 
 
 class Code:
-    """Lines of a device function over tiles, and the buffers that it takes as p0, p1, ….
+    """The lines of a device function over tiles, and the buffers that are its parameters p0, p1, ….
 
-    `formulas`: the expression of each operation, by its short name. `masks`: by variable, in order, the mask that loads
-    at places of it have; the last that occurs counts. `lanes`: by length, the variable that goes along a last axis, all
-    of it. `bases`: what is there already. `native_fp8`: whether instructions convert to float8.
+    `formulas`: the expression of each operation, by its short name. `masks`: by variable, the mask of loads whose index
+    contains it; the last of these in the order of `masks` applies. `lanes`: by length, the variable that covers a
+    complete last axis. `bases`: buffers that are already computed, by name. `native_fp8`: whether the architecture has
+    instructions that convert to float8.
     """
 
     def __init__(
@@ -62,13 +63,13 @@ class Code:
         self._known: dict[tuple[str, Index], Value] = {}
 
     def restart(self, masks: Mapping[str, str]) -> None:
-        """Forgets what was computed: other variables follow."""
+        """Discards all computed values and replaces the masks, for code with other variables."""
         self.masks = dict(masks)
         self._known.clear()
 
     @contextmanager
     def only_where(self, condition: str) -> Generator[None]:
-        """Lines that a program skips where a scalar is false. What they compute is known to them alone."""
+        """Lines that a program skips if a scalar is false. Values that they compute cannot be used after them."""
         masks, known = dict(self.masks), dict(self._known)
         self.lines.append(f"if {condition}:")
         begin = len(self.lines)
@@ -77,18 +78,18 @@ class Code:
         self.masks, self._known = masks, known
 
     def know(self, name: str, index: Index, value: Value) -> None:
-        """What is at an index of a buffer, for a node that gives several."""
+        """Records the element at an index of a buffer, for a node that computes several results."""
         self._known[name, index] = value
 
-    # --- places
+    # --- indices
 
     def mask(self, index: Index) -> str | None:
-        """The mask of loads at an index, None where it has no variable."""
+        """The mask of loads at an index; None if the index has no variable."""
         used = {at.symbol for at in index if at.symbol}
         return next((self.masks[name] for name in reversed(self.masks) if name in used), None)
 
     def variable(self, text: str, like: Index) -> str:
-        """A new variable, masked as `like` is."""
+        """Adds a line that defines a new variable, with the mask of `like`. Returns its name."""
         name = f"t{len(self.lines)}"
         self.lines.append(f"{name} = {text}")
         mask = self.mask(like)
@@ -100,7 +101,7 @@ class Code:
         return name
 
     def unflat(self, at: At, shape: tuple[int, ...]) -> Index:
-        """The index into a dense shape of element number `at`."""
+        """The index into a contiguous shape of the element with the flat index `at`."""
         axes = [n for n, size in enumerate(shape) if size != 1]
         found = [At()] * len(shape)
         if len(axes) <= 1 or not at.symbol:
@@ -122,7 +123,7 @@ class Code:
     # --- memory
 
     def pointer(self, buffer: Buffer) -> str:
-        """The parameter of a buffer."""
+        """The parameter of a buffer. Raises NotTaken if there are too many, or for a dtype that Triton lacks."""
         if buffer.name not in self._pointers:
             if len(self.parameters) == POINTER_LIMIT or buffer.dtype not in POINTERS:
                 raise NotTaken
@@ -131,10 +132,12 @@ class Code:
         return self._pointers[buffer.name]
 
     def address(self, buffer: Buffer, strides: tuple[int, ...], index: Index, offset: int = 0) -> str:
+        """The address of an element, as an expression. `strides` and `offset` are in elements."""
         text, _ = linear(strides, index, offset, wide=count(buffer.shape) >= WIDE)
         return f"{self.pointer(buffer)} + {text}"
 
     def load(self, buffer: Buffer, strides: tuple[int, ...], index: Index, offset: int = 0) -> Value:
+        """Adds a line that loads an element, masked, and converts it to its kind."""
         kind = kind_of(buffer.dtype)
         index = tuple(at if stride else At() for at, stride in zip(index, strides, strict=True))
         mask = self.mask(index)
@@ -145,10 +148,10 @@ class Code:
         return Value(self.variable(text, index), kind)
 
     def store(self, buffer: Buffer, index: Index, value: Value, mask: str | None = None) -> None:
-        """Writes a value in the buffer's dtype."""
+        """Adds a line that stores a value in the buffer's dtype."""
         mask = mask or self.mask(index)
         place = self.address(buffer, dense(buffer.shape), index)
-        if not any(at.symbol for at in index):  # of one element: one lane has it
+        if not any(at.symbol for at in index):  # a single element, which one lane stores
             place = f"{place} + {next(iter(self.masks))}"
         masked = f", mask={mask}" if mask else ""
         self.lines.append(f"tl.store({place}, {value.text}.to({TYPES[buffer.dtype]}){masked})")
@@ -156,14 +159,14 @@ class Code:
     # --- expressions
 
     def element(self, name: str, index: Index) -> Value:
-        """What is at an index of a buffer."""
+        """The element at an index of a buffer."""
         key = (name, index)
         if key not in self._known:
             self._known[key] = self._element(name, index)
         return self._known[key]
 
     def at(self, view: View, index: Index) -> Value:
-        """What is at an index of a view."""
+        """The element at an index of a view."""
         buffer = self.graph.buffers[view.buffer]
         if view.buffer not in self.nodes and view.buffer not in self.bases:
             return self.load(buffer, view.strides, index, view.offset)
@@ -175,7 +178,7 @@ class Code:
         return self.element(view.buffer, place)
 
     def argument(self, value: Argument, index: Index, kind: str) -> str:
-        """A tensor or a number among the arguments of an element-wise node, as text of a kind."""
+        """A tensor or scalar argument of an element-wise node, as an expression of a kind."""
         if isinstance(value, View):
             return self.cast(self.at(value, broadcast(value, index)), kind)
         if isinstance(value, bool):
@@ -185,6 +188,7 @@ class Code:
         raise NotTaken
 
     def cast(self, value: Value, kind: str) -> str:
+        """The value converted to another kind, as an expression."""
         if value.kind == kind:
             return value.text
         if kind == "bool":
@@ -192,7 +196,7 @@ class Code:
         return f"{value.text}.to({_WIDEST[kind]})"
 
     def given(self, text: str, buffer: Buffer, index: Index) -> Value:
-        """A result of a node, rounded to its dtype; whole numbers keep the bits that it has."""
+        """A result of a node, rounded to its dtype; integers are truncated to its bits."""
         kind = kind_of(buffer.dtype)
         if kind != "bool" and buffer.dtype not in ("float32", "int64"):
             text = f"({text}).to({TYPES[buffer.dtype]}).to({_WIDEST[kind]})"
@@ -215,7 +219,7 @@ class Code:
 
 
 def kind_of(dtype: str) -> str:
-    """What a dtype is computed as. Raises NotTaken for float64, which float32 has not the digits of."""
+    """The kind in which a dtype is computed. Raises NotTaken for float64, because float32 has less precision."""
     if dtype == "float64":
         raise NotTaken
     return "bool" if dtype == "bool" else "float" if is_float(dtype) else "int"

@@ -1,1 +1,1 @@
-"""Selects the kernels for a launch of a schedule. Nothing here imports Triton."""
+"""Selects the kernels for a launch of a schedule. No module here imports Triton."""

@@ -1,4 +1,4 @@
-"""Groups of a single `attention`."""
+"""Selects the kernel for a group with a single `attention`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph
 
 
 def attention(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
-    """One call; that of decode combines the splits of its keys itself."""
+    """One call, or None for another group. The kernel of decode also combines the splits of its keys."""
     if len(group.nodes) != 1 or group.nodes[0].short != "attention":
         return None
     node = group.nodes[0]
@@ -35,12 +35,12 @@ def attention(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall
 
 
 def number(node: Node, name: str) -> float | None:
-    """A setting as a float; None where there is none."""
+    """A setting of a node as a float; None if it is not a number."""
     value = node.argument(name)
     return float(value) if isinstance(value, float | int) else None
 
 
 def whole_number(node: Node, name: str) -> int | None:
-    """A setting that counts; None where there is none."""
+    """A setting of a node that is an integer, otherwise None."""
     value = node.argument(name)
     return value if isinstance(value, int) else None

@@ -1,4 +1,4 @@
-"""Attention over caches as one kernel: of one query a sequence, or of packed prompts."""
+"""Calls of the attention kernels: decode, with one query for each sequence, and prefill, with packed prompts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bringup.compile.schedule.graph.op_graph import Node, OpGraph
 from bringup.graphs.core.step import BLOCK
 
 WIDE = "float32"
-WIDEST = 256  # channels of keys whose first tile decode fetches early: of MLA's 576 the registers are not enough
+WIDEST = 256  # maximum channels of keys for which decode fetches a tile early; MLA's 576 do not fit in registers
 NARROW = ("bfloat16", "float16")
 E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
 
@@ -39,19 +39,20 @@ class Step:
 
     @property
     def sequences(self) -> int:
+        """The number of sequences."""
         return self.lengths.shape[0]
 
     @property
     def length(self) -> int:
-        """Keys of a sequence at most."""
+        """Maximum number of keys of a sequence."""
         return self.block_table.shape[1] * BLOCK
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:
-    """`attention` of queries [N, H, K] over keys [S, G, K] and values [S, G, V] to `out`, which is dense.
+    """`attention` of queries [N, H, K] over keys [S, G, K] and values [S, G, V]; the result is `out` [N, H, V].
 
-    The other tensors are dense too.
+    `out` and the optional tensors are contiguous.
     """
 
     q: Tensor
@@ -69,22 +70,22 @@ class Attention:
 
     @property
     def wide(self) -> bool:
-        """Whether products are of float32 numbers. 8-bit floats are 16-bit ones exactly."""
+        """Whether products are computed in float32. Conversion of 8-bit floats to 16 bits is exact."""
         cached = {self.k.dtype, self.v.dtype} - {E4M3, E5M2}
         return self.q.dtype == WIDE or bool(cached - {self.q.dtype})
 
     @property
     def heads_each(self) -> int:
-        """Query heads of a key head."""
+        """Number of query heads for each key head."""
         return self.q.shape[1] // self.k.shape[1]
 
     @property
     def keys_seen(self) -> int:
-        """Keys that a query sees at most."""
+        """Maximum number of keys that a query attends to."""
         return min(size for size in (self.step.length, self.window, self.ring) if size is not None)
 
     def is_taken(self, capability: str) -> bool:
-        """Whether there is a kernel."""
+        """Whether a kernel supports these dtypes and strides on an architecture."""
         cached = (WIDE, *NARROW, E5M2, *((E4M3,) if supports_e4m3(capability) else ()))
         others = (self.sinks, self.slopes, self.chosen)
         return (
@@ -96,13 +97,13 @@ class Attention:
 
     @property
     def is_known(self) -> bool:
-        """Whether launches of a step write nothing of it but queries, rows of new tokens, and what is chosen."""
+        """Whether a step writes only the queries, the rows of new tokens and the selected keys, no other operand."""
         step = self.step
         read = (self.k, self.v, step.positions, step.block_table, step.rows, step.lengths, self.sinks, self.slopes)
         return all(each is None or each.kind in ("weight", "state", "step") for each in read)
 
     def rows(self) -> dict[str, Parameter]:
-        """What says which rows of the caches a sequence has."""
+        """The parameters that determine the rows of a sequence in the caches."""
         ring, direct = self.ring is not None, self.step.contiguous
         return {
             "block_table_BP": None if direct or ring else self.step.block_table,
@@ -111,7 +112,7 @@ class Attention:
         }
 
     def constants(self) -> dict[str, Constant]:
-        """Sizes and strides; keys' channels in two parts, values' as a power of two."""
+        """Sizes and strides. Channels of keys are in two parts (`parts_of`), those of values are a power of two."""
         first, rest = parts_of(self.k.shape[2])
         return {
             **{"H": self.q.shape[1], "G": self.k.shape[1], "K": self.k.shape[2], "V": self.v.shape[2]},
@@ -125,7 +126,7 @@ class Attention:
 
 
 def step_of(graph: OpGraph, node: Node) -> Step:
-    """The step of a node that has one."""
+    """The step among the arguments of a node."""
     fields: Mapping[str, Tensor | None] = {
         name: argument_of(graph, node, f"step_{name}")
         for name in ("positions", "starts", "block_table", "rows", "lengths")
@@ -136,7 +137,7 @@ def step_of(graph: OpGraph, node: Node) -> Step:
 
 
 def attention_call(attention: Attention, capability: str, begin: int = COUNTERS) -> KernelCall:
-    """The call of an attention that is taken; scratch before `begin` is its caller's, who may have tensors there."""
+    """The call of a supported attention. The scratch memory before `begin` (in bytes) belongs to the caller."""
     call = _decode(attention, capability, begin) if attention.step.decode else _prefill(attention, capability)
     return call if begin == COUNTERS else replace(call, scratch=max(call.scratch, begin))
 

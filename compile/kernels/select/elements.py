@@ -1,7 +1,7 @@
-"""Groups whose code is written from their nodes alone.
+"""Selects `elements`, whose code is generated from the nodes of a group.
 
-Element-wise operations, copies and look-ups: one program a block of a result. Norms, softmax, routing and rounding,
-which work on whole rows: one program some rows.
+For element-wise operations, copies and look-ups, a program computes a block of a result. For norms, softmax, routing
+and rounding, which need complete rows, a program computes some rows.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from bringup.compile.kernels.code.writer import POINTER_LIMIT, Code, NotTaken
 from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View
 
 BLOCK, WARPS = 512, 4
-WIDEST = 16384  # of a row: a tile of it is in registers
-WIDEST_ALONE = 65536  # of rows that are rounded, and not normed: up to 32 warps have a tile
-TILE = 1024  # elements that programs of short rows have
+WIDEST = 16384  # maximum columns of a row, which is a tile in registers
+WIDEST_ALONE = 65536  # the same for rounding without a norm, for which a program has up to 32 warps
+TILE = 1024  # elements of a program if rows are short
 LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "float16": 65504.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """What a group leaves in memory: `write` adds the lines that store what is at an index of `shape`.
+    """A store of a group. `write` adds the lines that store the element at an index of `shape`.
 
-    `name`: the result that it is, "" for rows of a cache.
+    `name`: the buffer of the result, "" for rows of a cache.
     """
 
     name: str
@@ -38,7 +38,10 @@ class Sink:
 
 
 def sinks(graph: OpGraph, group: Group) -> Iterator[Sink]:
-    """The results that outlive a group, and the rows that it writes to caches."""
+    """The results of a group that later groups read, and the rows that it writes to caches.
+
+    Raises NotTaken for any other update of a state.
+    """
     for node in group.nodes:
         for name in node.outputs:
             if name in graph.planned:
@@ -70,7 +73,7 @@ def _rows(cache: View, slots: View, rows: View) -> Sink:
 
 
 def store_row(code: Code, cache: View, place: Index, value: str, mask: str) -> None:
-    """Writes to a cache, in its dtype; what is beyond its range becomes its largest number."""
+    """Adds the line that stores a value to a cache, in its dtype. Values out of range are clamped."""
     buffer = code.graph.buffers[cache.buffer]
     if buffer.dtype in LARGEST:
         value = f"minimum(maximum({value}, {-LARGEST[buffer.dtype]}), {LARGEST[buffer.dtype]})"
@@ -79,7 +82,7 @@ def store_row(code: Code, cache: View, place: Index, value: str, mask: str) -> N
 
 
 def elements(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
-    """One launch of `elements`: a range of programs for each result, its code chosen by the program's number."""
+    """One call of `elements`, or None. Each result has a range of programs; the program id selects its code."""
     code = Code(graph, group, FORMULAS, {})
     body: list[str] = []
     begin = 0
@@ -112,7 +115,10 @@ def _section(code: Code, sink: Sink, begin: int) -> list[str]:
 
 
 def rows(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
-    """One launch of `elements`: each program has all of some rows, every axis but the last as one."""
+    """One call of `elements` in which each program computes some complete rows, or None.
+
+    All axes but the last are merged.
+    """
     if not any(node.short in ROW_FORMULAS for node in group.nodes):
         return None
     short = {name for node in group.nodes if _drops_axis(node) for name in node.outputs}
@@ -148,12 +154,12 @@ def rows(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...
 
 
 def _drops_axis(node: Node) -> bool:
-    """Whether it gives one number for a row, without an axis for it."""
+    """Whether a node reduces each row to one value and removes the axis."""
     return node.short in ("sum", "mean", "amax") and not node.argument("keepdim")
 
 
 def call_of(code: Code, body: list[str], programs: int, warps: int) -> KernelCall:
-    """A launch of `elements` with a body."""
+    """A call of `elements` with the lines `body` as its device function."""
     names = [f"p{n}" for n in range(POINTER_LIMIT)]
     text = "\n    ".join([f"def body(pid, {', '.join(names)}):", *body]) + "\n"
     unused = {name: None for name in names[len(code.parameters) :]}

@@ -1,4 +1,4 @@
-"""The sorting of tokens by expert."""
+"""Selects the kernels that sort tokens by expert."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View, 
 
 MOST_EXPERTS = 1024
 TILE = 8192  # elements of a tile of choices by experts, or of rows by choices
-# Choices of a tile: one for each thread. With two, Triton 3.6 compiles no running sum of them; of more, LLVM packs a
-# thread's comparisons into bits, through local memory.
+# Maximum choices of a tile: one for each thread. With two, Triton 3.6 cannot compile their running sum; with more, LLVM
+# packs the comparisons of a thread into bits, through local memory.
 MOST_CHOICES = 256
 
 
 def experts(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
-    """One launch of `rows_of_experts`, or of `to_blocks`, for a group of only that, where blocks have several rows."""
+    """One call of `rows_of_experts` or `to_blocks` for a group of that node only, if blocks have several rows."""
     if len(group.nodes) != 1:
         return None
     (node,) = group.nodes

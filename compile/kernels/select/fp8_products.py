@@ -1,4 +1,4 @@
-"""Products of rows and matrices that are both float8: as those of floats, but that scales are read as well."""
+"""Selects the kernel for products of float8 rows and float8 matrices, which have scales."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from bringup.compile.kernels.select.tiles import NARROWEST as LEAST_LANES
 from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View
 from bringup.compile.schedule.graph.roles import products
 
-DEEPEST = 128  # channels whose sums are those of matrix instructions: Hopper's keep 14 bits (arXiv 2412.19437, 3.3.2)
+# Maximum channels that matrix instructions sum: those of Hopper accumulate with 14 bits (arXiv 2412.19437, 3.3.2).
+DEEPEST = 128
 NARROWEST = 32  # channels of an instruction
 
 
 def fp8_product(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
-    """One launch of `fp8_linear`."""
+    """One call of `fp8_linear`, or None for another group."""
     found = products(group)
     if not 1 <= len(found) <= 2 or any(node.short not in ("fp8_linear", "fp8_experts") for node in found):
         return None
@@ -50,9 +51,10 @@ def _call(graph: OpGraph, group: Group, found: list[Node], native: bool) -> Kern
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where a weight's codes and scales are: strides in elements, 0 of an axis that has one scale for all.
+    """The layout of a weight's codes and scales. Strides are in elements; 0 for an axis of scales of size 1.
 
-    `rows` and `channels` have one scale each.
+    `row` and `expert` are strides of codes; `of_expert`, `of_rows` and `of_channels` are strides of scales. A scale is
+    for a block of `rows` by `channels`.
     """
 
     row: int
@@ -84,18 +86,20 @@ def _layout(graph: OpGraph, node: Node) -> _Layout:
 
 
 def _step(block: int, channels: int) -> int:
-    """How many channels a step has: of one block, and as many as instructions may sum."""
+    """The channels of a step: at most `DEEPEST`, and all in one block of scales."""
     if block == channels:
         return DEEPEST
     return next(step for step in range(min(block, DEEPEST), 0, -1) if block % step == 0)
 
 
 def _tiles(given: Input, epilogue: Epilogue, step: int, native: bool) -> Tiles:
-    """As of products in 16 bits; of few rows lanes for a program each processor, since weights are what is read.
+    """The tile of a product, based on that of 16-bit products.
 
-    Where float8 becomes float16 in registers (not `native`), a thread has half as many sums, and a tile at most 64
-    rows. Eight warps have what four spill: many sums, or many numbers of x. No tile has 64 lanes of two matrices and 64
-    rows or more: with warps' own instructions a thread spills there, and with more lanes or fewer it does not.
+    With few rows, weights are most of the bytes, so the tile is narrow enough to give each multiprocessor a program. If
+    float8 is converted to float16 in registers (not `native`), a thread has half as many accumulators, and a tile has
+    at most 64 rows. Tiles with many accumulators or many elements of x have eight warps, because four would spill. No
+    tile has 64 lanes of two matrices and 64 rows or more: with instructions of single warps a thread spills there, and
+    with more or fewer lanes it does not.
     """
     channels, factors, deep = given.x.shape[-1], len(epilogue.factors), max(NARROWEST, power_of_two(step))
     size = tile(given.rows, epilogue.lanes, channels, "bfloat16", factors, epilogue.head, epilogue.share)

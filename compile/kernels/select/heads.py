@@ -1,7 +1,7 @@
-"""Heads between their projection and attention: norm, rope and the write into a cache, before anything is stored.
+"""Code for the heads of a projection: norm, rope and the write to a cache, in the epilogue of the product.
 
-A lane is a pair of channels of a head: two that turn together, or two others. So a program has both in its
-accumulators, and a tile that is a whole head has what its norm needs.
+A lane is a pair of channels of a head: two that rope rotates together, or two others. So both channels are in the
+accumulators of one program, and a tile with a complete head contains all that its norm needs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bringup.compile.schedule.graph.roles import Role, products, role_of
 
 @dataclass(slots=True)
 class Section:
-    """Heads [N, G, K] of a product, what is done to them, and where they go: results by name, and writes of caches."""
+    """Heads [N, G, K] of a product, their norm and rope, and their stores: buffers of results, and writes to caches."""
 
     rows: View
     norm: Node | None
@@ -30,7 +30,10 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """The code of `COLUMNS`, the number of lanes, and how many a tile has to have; see `tiles.tile` for `share`."""
+    """The code of `COLUMNS`, the number of lanes, and the lanes of a tile if these are fixed, `head`.
+
+    `share`: see `tiles.tile`.
+    """
 
     columns: str
     lanes: int
@@ -39,15 +42,15 @@ class Heads:
 
 
 def has_heads(graph: OpGraph, group: Group) -> bool:
-    """Whether rope or norms of heads follow the product."""
+    """Whether a group applies rope or a norm of heads after its product."""
     after = group.nodes[group.nodes.index(products(group)[0]) :]
     return any(role_of(node) is Role.ROTARY or node.short == "rms_norm" for node in after)
 
 
 def write_heads(code: Code, product: Node, lead: Index, narrowest: int) -> Heads:
-    """Writes code for every section; no tile has fewer than `narrowest` lanes.
+    """Writes code for every section. A tile has at least `narrowest` lanes. `lead` is the index of the rows.
 
-    Raises NotTaken for anything else that the group does.
+    Raises NotTaken if the group has other nodes after the product.
     """
     sections = _sections(code, product)
     columns = code.graph.buffers[product.outputs[0]].shape[-1]
@@ -56,7 +59,7 @@ def write_heads(code: Code, product: Node, lead: Index, narrowest: int) -> Heads
         raise NotTaken
     normed = any(section.norm for section in sections)
     head = max(narrowest, power_of_two(max(halves))) if normed else None
-    share = 2 if all(half == power_of_two(half) for half in halves) else 4  # a lane's head and pair are by division
+    share = 2 if all(half == power_of_two(half) for half in halves) else 4  # head and pair of a lane need a division
     lines = ["def columns(lane):", "c0 = lane * 0 - 1", "c1 = lane * 0 - 1"]
     begin = 0
     for number, (section, half) in enumerate(zip(sections, halves, strict=True)):
@@ -64,7 +67,7 @@ def write_heads(code: Code, product: Node, lead: Index, narrowest: int) -> Heads
         end = begin + step * section.rows.shape[1]
         places = _Places(number, begin, end, step, half, section, columns)
         lines += places.columns()
-        if len(sections) > 1:  # most programs have lanes of one section alone
+        if len(sections) > 1:  # most programs have lanes of one section only
             with code.only_where(f"(first < {end}) & (first + lane.shape[1] > {begin})"):
                 _write(code, product, section, places, lead)
         else:
@@ -74,7 +77,7 @@ def write_heads(code: Code, product: Node, lead: Index, narrowest: int) -> Heads
 
 
 class _Places:
-    """Where a section's lanes are: head, number of the pair, and its two channels."""
+    """The lanes of a section: the variables of their head, the index of their pair, and its two channels."""
 
     def __init__(self, number: int, begin: int, end: int, step: int, half: int, section: Section, columns: int) -> None:
         self.first, self.head_step = columns_of(section.rows, columns)
@@ -190,7 +193,7 @@ def _turned(code: Code, node: Node, places: _Places, values: list[str], lead: In
 
 
 def _sections(code: Code, product: Node) -> list[Section]:
-    """The heads that a group stores. Raises NotTaken for nodes that are no part of them."""
+    """The heads that a group stores. Raises NotTaken for nodes that are not part of them."""
     if product.outputs[0] in code.graph.planned:
         raise NotTaken
     found: list[Section] = []
@@ -212,7 +215,7 @@ def _sections(code: Code, product: Node) -> list[Section]:
 
 
 def _section(code: Code, product: Node, view: View, found: list[Section], seen: list[Node]) -> Section:
-    """The section that a view is the result of; `seen` gets the nodes that it takes."""
+    """The section whose result is a view; its norm and rope are added to `seen`."""
     rope, norm = None, None
     while view.buffer != product.outputs[0]:
         node = code.nodes.get(view.buffer)

@@ -1,4 +1,4 @@
-"""Groups of a single `index_scores` or `top_keys`: attention over some of the keys."""
+"""Selects the kernels for groups with a single `index_scores` or `top_keys`: the selection of keys for attention."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TILE = 1024
 
 
 def indexer(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
-    """One call."""
+    """One call, or None for another group."""
     if len(group.nodes) != 1:
         return None
     node = group.nodes[0]

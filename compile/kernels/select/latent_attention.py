@@ -1,7 +1,7 @@
-"""Groups of a single `latent_attention`, in the absorbed form (`graphs.ops.latent_attention.absorbed`): three kernels.
+"""Selects three kernels for a `latent_attention`, in the absorbed form (`graphs.ops.latent_attention.absorbed`).
 
-Queries are multiplied by the keys' matrices, rows of the cache are keys and values of one head, and what attention
-gives is multiplied by the values' matrices.
+Queries are multiplied by the matrices of keys. Attention uses the rows of the cache as keys and values of a single
+head. Its result is multiplied by the matrices of values.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from bringup.compile.kernels.select.scratch import workspace
 from bringup.compile.kernels.select.tensors import Tensor, argument_of, call_of, dense_tensor, result_of
 from bringup.compile.schedule.graph.op_graph import Group, OpGraph
 
-ROWS = 16  # of a tile of `head_product`
+ROWS = 16  # rows of a tile of `head_product`
 
 
 def latent_attention(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
-    """Products before, attention, products after; what is between them is in scratch, in the dtype of the queries."""
+    """Three calls: product, attention, product; or None. Intermediates are in scratch, in the dtype of the queries."""
     if len(group.nodes) != 1 or group.nodes[0].short != "latent_attention":
         return None
     node = group.nodes[0]
@@ -54,7 +54,10 @@ def latent_attention(graph: OpGraph, group: Group, capability: str) -> tuple[Ker
 def head_product(
     x: Tensor, matrices: Tensor, out: Tensor, tail: Tensor | None, *, transposed: bool, scratch: int
 ) -> KernelCall:
-    """`x` [N, H, I] by the matrices [H·I, O] of the heads, or [H·O, I] transposed; `tail` is what follows in `out`."""
+    """A call of `head_product`: `x` [N, H, I] by matrices [H·I, O], or [H·O, I] if `transposed`. `out`: [N, H, O + T].
+
+    `tail` [N, H, T] is copied to the last channels of `out`. `scratch`: bytes of scratch memory in use.
+    """
     (tokens, heads, inner), (rows, columns) = x.shape, matrices.shape
     outer = rows // heads if transposed else columns
     stride = matrices.strides[0]

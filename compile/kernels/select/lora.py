@@ -1,4 +1,4 @@
-"""Groups of one operation of LoRAs, and of a product with B and the sum after it: one kernel call each."""
+"""Selects the kernels for LoRAs: groups of one operation, or of a product with B and the addition of its result."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from bringup.compile.kernels.select.tensors import Tensor, argument_of, call_of,
 from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View, whole
 
 DTYPES = ("float32", "bfloat16", "float16")
-RANKS = 4  # of a program of `lora_shrink`
-TILE = 4096  # elements of factors that a program has at a time
+RANKS = 4  # ranks that a program of `lora_shrink` computes
+TILE = 4096  # elements of factors in a tile
 MOST_RANK = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """A or B of all slots, [slots, experts, R, columns] or without experts. `slots`: of each row, or of each sequence
-    where there are `starts`; `expert`: of each block of `rows` rows."""
+    """A or B of all slots: [slots, experts, R, columns], or without the axis of experts.
+
+    `slots`: the slot of each row, or of each sequence if there are `starts`. `expert`: the expert of each block of
+    `rows` rows.
+    """
 
     tensor: Tensor
     slots: Tensor
@@ -48,7 +51,7 @@ class Factors:
 
 
 def factors_of(graph: OpGraph, node: Node, name: str) -> Factors | None:
-    """Those of an argument of an operation; None where it lies otherwise than kernels take it."""
+    """The factors in argument `name` of a node; None if the kernels do not support their dtype or strides."""
     tensor, slots, starts = (argument_of(graph, node, each) for each in (name, "slots_B", "step_starts"))
     expert, of_rows = (argument_of(graph, node, each) for each in ("expert_B", "slot_BR"))
     slots = of_rows or slots
@@ -62,6 +65,7 @@ def factors_of(graph: OpGraph, node: Node, name: str) -> Factors | None:
 
 
 def lora(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
+    """One call for a group of LoRA operations; None for another group."""
     node, *after = group.nodes
     if node.short in ("lora_expand", "expert_lora_expand"):
         return _expand(graph, node, after)
@@ -132,7 +136,7 @@ def _expand(graph: OpGraph, node: Node, after: list[Node]) -> tuple[KernelCall, 
 
 
 def _added_to(graph: OpGraph, node: Node, after: list[Node]) -> View | None:
-    """What the product is added to, where that is all that follows, in the dtype of both."""
+    """The tensor that the product is added to, if nothing else follows and both have one dtype; otherwise None."""
     (name,) = node.outputs
     if len(after) != 1 or after[0].short != "add" or after[0].argument("alpha") not in (1, None):
         return None
@@ -174,5 +178,5 @@ def _slots_to_blocks(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | Non
 
 
 def _rows(value: object) -> tuple[int, int] | None:
-    """(count, stride) of rows whose channels are side by side."""
+    """(count, stride) of rows whose channels are contiguous; otherwise None."""
     return rows_of(value) if isinstance(value, View) and value.strides[-1] == 1 else None

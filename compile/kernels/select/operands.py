@@ -1,4 +1,4 @@
-"""What a matrix product reads: rows, with the norm before it, and a weight."""
+"""The operands of a matrix product: rows of activations, with the norm that precedes it, and a weight."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OF_EXPERTS = frozenset({"expert_linear", "quant_experts", "fp8_experts"})
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """The norm that a product's programs compute of its rows."""
+    """The norm that the programs of a product apply to its rows."""
 
     kind: str  # "rms" or "layer"
     scale: View
@@ -27,9 +27,9 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Rows of activations, `stride` apart: `rows` of them, in each of `batch` blocks where there are blocks.
+    """Rows of activations: `rows` rows, `stride` elements apart; if `batch` is not 0, in each of `batch` blocks.
 
-    With `share`, that many blocks after each other are of the same row of x.
+    `share` consecutive blocks have the same row of x.
     """
 
     x: View
@@ -42,9 +42,9 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """A product's weight [columns, K], or [experts, columns, K] with the number of each block's expert.
+    """The weight of a product: [columns, K], or [experts, columns, K] with the `expert` of each block.
 
-    Of a weight in few bits the view of its codes.
+    For a packed weight, `weight` is the view of its codes.
     """
 
     node: Node
@@ -54,7 +54,7 @@ class Factor:
 
 
 def weight_of(graph: OpGraph, node: Node) -> Factor:
-    """Raises NotTaken for a weight whose channels are not side by side."""
+    """The weight of a node, with bias and experts. Raises NotTaken if its channels are not contiguous."""
     experts = node.short in OF_EXPERTS
     weight = node.argument("weight_eoi" if experts else "weight")
     if not isinstance(weight, View) or weight.strides[-1] != 1 or len(weight.shape) != 2 + experts:
@@ -63,7 +63,7 @@ def weight_of(graph: OpGraph, node: Node) -> Factor:
 
 
 def factor_of(graph: OpGraph, node: Node, weight: View) -> Factor:
-    """A weight with the bias and the experts of its product. Raises NotTaken for experts that are part of a buffer."""
+    """A weight with the bias and the experts of its product. Raises NotTaken if `expert` is not a complete buffer."""
     keys = ("bias_eo", "expert_B") if node.short in OF_EXPERTS else ("bias", "")
     bias, expert = (node.argument(key) for key in keys)
     if not isinstance(bias, View | None) or not isinstance(expert, View | None):
@@ -74,7 +74,7 @@ def factor_of(graph: OpGraph, node: Node, weight: View) -> Factor:
 
 
 def input_of(graph: OpGraph, group: Group, products: list[Node]) -> Input:
-    """What all products of a group read. Raises NotTaken where they read different rows, or rows of no fixed stride."""
+    """The rows that all products of a group read. Raises NotTaken for different rows or rows without a fixed stride."""
     x = products[0].arguments[0]
     before = group.nodes[: group.nodes.index(products[0])]
     if not isinstance(x, View) or any(node.arguments[0] != x for node in products):
@@ -109,7 +109,7 @@ def input_of(graph: OpGraph, group: Group, products: list[Node]) -> Input:
 
 
 def _all_of(graph: OpGraph, name: str, view: View) -> View:
-    """The same view, where it is all rows of a buffer in order, in whatever shape."""
+    """The view, if it has all rows of a buffer in order, in any shape. Raises NotTaken otherwise."""
     buffer = graph.buffers[name]
     same = count(view.shape) == count(buffer.shape) and view.shape[-1] == buffer.shape[-1] and view.offset == 0
     if not same or rows_of(view) not in ((count(buffer.shape[:-1]), buffer.shape[-1]), (1, 0)):

@@ -1,4 +1,4 @@
-"""What a product's programs do with its elements, one lane a column: element-wise nodes, and rows of caches."""
+"""Code for the results of a product, with one column in each lane: element-wise nodes, rounding, and rows of caches."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from bringup.compile.kernels.select.elements import sinks, store_row
 from bringup.compile.schedule.graph.op_graph import Group, Node, View, dense, whole
 from bringup.spec import Shape
 
-WIDEST_BLOCK = 128  # lanes of a tile that may share a scale
+WIDEST_BLOCK = 128  # maximum lanes that share a scale
 
 
 def write_elements(code: Code, group: Group, lead: Index, shape: Shape) -> int:
-    """Writes code for all that a group leaves in memory, and gives the number of lanes.
+    """Writes code for all stores of a group. Returns the number of lanes.
 
-    `shape`: the product's, and `lead` the place of a program's rows in it. Raises NotTaken for results with other rows.
+    `shape` is that of the product, `lead` the index of a program's rows in it. Raises NotTaken for results with other
+    rows.
     """
     columns = shape[-1]
     done = {name for node in group.nodes if node.short == "to_fp8" for name in node.outputs}
@@ -37,7 +38,7 @@ def write_elements(code: Code, group: Group, lead: Index, shape: Shape) -> int:
 
 
 def _write_columns(code: Code, node: Node, lead: Index, columns: int) -> None:
-    """The columns of a product that are rows of a cache."""
+    """Writes code that stores the columns of a product that are rows of a cache."""
     cache, slots, rows = (node.argument(key) for key in ("cache_SGK", "slots_N", "rows_NGK"))
     if not (isinstance(cache, View) and isinstance(slots, View) and isinstance(rows, View)):
         raise NotTaken
@@ -57,7 +58,10 @@ def _write_columns(code: Code, node: Node, lead: Index, columns: int) -> None:
 
 
 def columns_of(rows: View, columns: int) -> tuple[int, int]:
-    """(first column, columns from head to head) of heads [N, G, K] that are columns of a product [N, columns]."""
+    """(first column, columns from head to head) of heads [N, G, K] that are columns of a product [N, columns].
+
+    Raises NotTaken if they are not.
+    """
     tokens, heads, channels = rows.shape
     strided = (tokens == 1 or rows.strides[0] == columns) and (channels == 1 or rows.strides[2] == 1)
     step = rows.strides[1] if heads > 1 else channels
@@ -67,16 +71,16 @@ def columns_of(rows: View, columns: int) -> tuple[int, int]:
 
 
 def is_rounding(node: Node, taken: bool) -> bool:
-    """Whether a node rounds rows to float8. Raises NotTaken for one where that is not `taken`."""
+    """Whether a node rounds rows to float8. Raises NotTaken for such a node if `taken` is false."""
     if node.short == "to_fp8" and not taken:
         raise NotTaken
     return node.short == "to_fp8"
 
 
 def write_rounded(code: Code, node: Node, lead: Index, shape: Shape) -> int:
-    """Writes code for a product's elements as float8, and gives how many lanes share a scale.
+    """Writes code that rounds the elements of a product to float8. Returns the number of lanes that share a scale.
 
-    A tile has all of these, and begins with the first of some. `shape` and `lead` as of `write_elements`.
+    A tile must consist of complete groups of these lanes. `shape` and `lead` are those of `write_elements`.
     """
     x, columns = node.arguments[0], node.argument("columns")
     codes, scales = (code.graph.buffers[name] for name in node.outputs)
@@ -100,6 +104,6 @@ def write_rounded(code: Code, node: Node, lead: Index, shape: Shape) -> int:
 
 
 def _rounded_columns(group: Group, code: Code) -> int:
-    """How many columns a group's rounded rows have; 0 where it rounds none."""
+    """The number of columns that a group rounds; 0 if it rounds none."""
     widths = {code.graph.buffers[node.outputs[0]].shape[-1] for node in group.nodes if node.short == "to_fp8"}
     return widths.pop() if len(widths) == 1 else 0

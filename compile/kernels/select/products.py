@@ -1,4 +1,4 @@
-"""Matrix products, with the norm before them, what is done to their elements, and heads that go to caches."""
+"""Selects the kernels for matrix products, with the norm before them and an epilogue: elements, heads, caches."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View
 from bringup.compile.schedule.graph.roles import products
 
 DTYPES = ("float32", "bfloat16", "float16")
-NAMES = [f"p{n}" for n in range(POINTER_LIMIT)]  # of what the code after a product reads and writes
+NAMES = [f"p{n}" for n in range(POINTER_LIMIT)]  # parameters for the buffers of the epilogue
 
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """What is done with up to two accumulators.
+    """The code after a product, for up to two accumulators.
 
-    `columns` is the code of `COLUMNS`, `factors` the weight of each accumulator, `lanes` how many lanes there are.
-    `head`: how many lanes a tile has, where that is fixed. `share`: see `tiles.tile`. `unit`: how many adjacent lanes
-    share a scale; a tile has all of them.
+    `columns` is the code of `COLUMNS`, `factors` the weight of each accumulator, `lanes` the number of lanes. `head`:
+    the number of lanes of a tile if it is fixed. `share`: see `tiles.tile`. `unit`: the number of adjacent lanes that
+    share a scale; they are in one tile.
     """
 
     columns: str
@@ -39,7 +39,7 @@ class Epilogue:
 
 
 def product(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
-    """One launch of `linear` for one row, of `linear_tile` for more."""
+    """One call of `linear` for one row, or of `linear_tile` for more; None for another group."""
     found = products(group)
     if not 1 <= len(found) <= 2 or any(node.short not in ("linear", "expert_linear") for node in found):
         return None
@@ -63,9 +63,9 @@ def _call(graph: OpGraph, group: Group, found: list[Node]) -> KernelCall:
 def epilogue_of(
     code: Code, given: Input, factors: Sequence[Factor], *, narrowest: int = 1, rounds: bool = False
 ) -> Epilogue:
-    """Writes code for all that follows the products. Raises NotTaken for what no product's programs do.
+    """Writes code for all nodes after the products. Raises NotTaken for nodes that an epilogue does not support.
 
-    No tile has fewer than `narrowest` lanes. `rounds`: whether blocks of lanes may be rounded to float8 by one scale.
+    A tile has at least `narrowest` lanes. `rounds`: whether the kernel supports rounding to float8.
     """
     graph, group, shape = code.graph, code.group, code.graph.buffers[factors[0].node.outputs[0]].shape
     lead = _lead(code, given, shape)
@@ -87,7 +87,7 @@ def epilogue_of(
 
 
 def _lead(code: Code, given: Input, shape: tuple[int, ...]) -> Index:
-    """The place of a tile's rows in the result: all axes but the last."""
+    """The index of a tile's rows in the result: all axes but the last."""
     if given.batch:
         block = At("batch") if given.batch > 1 else At()
         return block, At("row") if given.rows > 1 else At()
@@ -97,7 +97,7 @@ def _lead(code: Code, given: Input, shape: tuple[int, ...]) -> Index:
 def _accumulated(
     code: Code, factor: Factor, number: int, lead: Index, accumulators: list[tuple[int, int, int]]
 ) -> Callable[[Index], Value | None]:
-    """What a product gives at a place: an accumulator for each set of its columns that lanes stand for."""
+    """The element of a product at an index: one accumulator for each set of columns that the lanes stand for."""
 
     def value(index: Index) -> Value | None:
         at, name = index[-1], factor.node.outputs[0]
@@ -114,7 +114,7 @@ def _accumulated(
 
 
 def biased(code: Code, factor: Factor, text: str, index: Index, name: str) -> Value:
-    """An accumulator with the bias of its columns, rounded to the product's dtype."""
+    """An accumulator plus the bias of its columns, rounded to the product's dtype."""
     if factor.bias is not None:
         place = index[-1:]
         if factor.expert is not None:
@@ -124,7 +124,7 @@ def biased(code: Code, factor: Factor, text: str, index: Index, name: str) -> Va
 
 
 def epilogue_text(code: Code) -> str:
-    """The function of what follows a product. `first`: the lane that a program's tile begins with."""
+    """The code of the epilogue, a function. Its parameter `first` is the first lane of a program's tile."""
     head = f"def epilogue(acc0, acc1, row, lane, live, batch, first, {', '.join(NAMES)}):"
     return "\n    ".join([head, *code.lines]) + "\n"
 
@@ -172,7 +172,7 @@ def _launch(graph: OpGraph, code: Code, given: Input, epilogue: Epilogue) -> Ker
     if given.rows == 1:
         vector, tiles = 16 // size_of(dtype), -(-channels // sizes.channels)
         together = tiles <= sizes.together
-        alone = together and sizes.warps > 1 and sizes.channels == 32 * vector  # a warp has rows of weights for itself
+        alone = together and sizes.warps > 1 and sizes.channels == 32 * vector  # each warp has separate rows of weights
         constants |= {"TILES": tiles if together else 1, "ROWS": sizes.lanes if alone else 1}
         constants |= {"EACH": 1 if alone else vector}
         constants |= {"SHARE": given.share, "KNOWN": _known(graph, given, epilogue)}
@@ -185,7 +185,7 @@ def _launch(graph: OpGraph, code: Code, given: Input, epilogue: Epilogue) -> Ker
 
 
 def _known(graph: OpGraph, given: Input, epilogue: Epilogue) -> bool:
-    """Whether no launch writes what the product multiplies by, nor chooses it."""
+    """Whether the weights and the norm are constant, and no expert is selected."""
     views = [factor.weight for factor in epilogue.factors]
     if given.norm:
         views += [view for view in (given.norm.scale, given.norm.shift) if view is not None]

@@ -1,4 +1,4 @@
-"""Products with matrices in few bits: as those of floats, but that numbers are made of codes where they are read."""
+"""Selects the kernels for products with packed matrices, which are dequantised when they are read."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from bringup.compile.kernels.select.tiles import NARROWEST, PROCESSORS, tile
 from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph
 from bringup.compile.schedule.graph.roles import products
 
-EACH = 32  # numbers of a thread of the kernel of one row
+EACH = 32  # elements of weights for each thread of the kernel for one row
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Rows, lanes and channels of a tile, `parts` times so many channels, and the warps and stages of its kernel."""
+    """Rows and lanes of a tile, its `parts` of `channels` channels each, and the warps and stages of its kernel."""
 
     rows: int
     lanes: int
@@ -36,7 +36,7 @@ class Tiles:
 
 
 def quant_product(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
-    """One launch of `quant_linear` for one row, of `quant_linear_tile` for more."""
+    """One call of `quant_linear` for one row, or of `quant_linear_tile` for more; None for another group."""
     found = products(group)
     if not 1 <= len(found) <= 2 or any(node.short not in ("quant_linear", "quant_experts") for node in found):
         return None
@@ -60,7 +60,7 @@ def _call(graph: OpGraph, group: Group, found: list[Node]) -> KernelCall:
 
 
 def _shared_words(epilogue: Epilogue) -> int:
-    """How many lanes read the same words: where columns of a word are lanes side by side, and in order."""
+    """The number of lanes that read the same words; 1 unless the columns of a word are adjacent lanes, in order."""
     weights = [packed_of(factor.node) for factor in epilogue.factors]
     if any(weight.values == 1 or weight.axis != len(weight.shape) - 2 for weight in weights):
         return 1
@@ -76,16 +76,16 @@ def _shared_words(epilogue: Epilogue) -> int:
 
 
 def _columns(text: str, lanes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What the code of `COLUMNS` gives for lanes."""
+    """The columns that the code of `COLUMNS` returns for lanes."""
     names: dict[str, Any] = {"tl": SimpleNamespace(where=np.where)}
     exec(text, names)
     return names["columns"](lanes)
 
 
 def _tiles(graph: OpGraph, given: Input, epilogue: Epilogue, word: int) -> Tiles:
-    """A part's columns are of one block where these are short, so that what a block has is read once for them.
+    """The tile of a product. The channels of a part are in one block if blocks are short, so a scale is read once.
 
-    Of one row 16 bytes of codes a load, by all threads of 4 warps where there are so many.
+    With one row, a load has 16 bytes of codes, and a tile has enough channels for all threads of 4 warps if possible.
     """
     weight, factors, head = packed_of(epilogue.factors[0].node), len(epilogue.factors), epilogue.head
     channels, block = given.x.shape[-1], weight.block[-1]
@@ -152,10 +152,10 @@ def _launch(code: Code, given: Input, epilogue: Epilogue, word: int, sizes: Tile
 
 
 def _weight(code: Code, number: int, factor: Factor, word: int, step: int) -> str:
-    """The function that gives a tile of a weight, rounded to its dtype; its pointers are among those of the epilogue.
+    """The code of a function that returns a tile of a weight, rounded to its dtype. It shares the epilogue's pointers.
 
-    Triton takes functions of one name for one, so each weight's has a number. `c` are columns, `g` the first of those
-    that share words, `k` channels of parts that begin at `start`; `live` and `begun` say which of these there are.
+    Triton identifies functions by name, so the name has the number of the weight. `c` are columns, `g` the first
+    columns in the same words, `k` channels of parts that begin at `start`; `live` and `begun` are the masks of both.
     """
     weight: Packed = packed_of(factor.node)
     code.lines = []

@@ -1,4 +1,4 @@
-"""The selectors in order: the first that takes a group gives its kernel calls, and none takes what is split."""
+"""The selectors, in order. The first that supports a group returns its kernel calls; unsupported groups are split."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from bringup.compile.kernels.select.quant_products import quant_product
 from bringup.compile.schedule.graph.op_graph import Group, OpGraph
 from bringup.compile.schedule.split import split_groups
 
-# (function, one of its groups, architecture such as sm_90) -> the calls, None where it does not take the group.
-# A selector depends on nothing else, so that equal functions have equal kernels.
+# (function, one of its groups, architecture such as sm_90) -> the calls, or None if it does not support the group.
+# The result depends on nothing else, so that equal functions have equal kernels.
 Selector = Callable[[OpGraph, Group, str], tuple[KernelCall, ...] | None]
-LARGEST_GRID = (2**31 - 1, 65535, 65535)  # programs (CUDA C++ Programming Guide, "Technical Specifications")
+LARGEST_GRID = (2**31 - 1, 65535, 65535)  # in programs (CUDA C++ Programming Guide, "Technical Specifications")
 SELECTORS: tuple[Selector, ...] = (
     attention,
     latent_attention,
@@ -36,7 +36,7 @@ SELECTORS: tuple[Selector, ...] = (
 
 
 def calls_of(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
-    """The kernel calls of a group, in order; None where no kernel takes it as it is."""
+    """The kernel calls of a group, in order; None if no selector supports it."""
     for select in SELECTORS:
         calls = select(graph, group, capability)
         if calls is not None and all(_fits(call) for call in calls):
@@ -45,13 +45,13 @@ def calls_of(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall,
 
 
 def split(graph: OpGraph, capability: str) -> OpGraph:
-    """The function with groups that kernels of an architecture take, as `split_groups`.
+    """The function, with groups split until kernels of an architecture support each; see `split_groups`.
 
-    Raises BU504 for an operation that no kernel takes.
+    Raises BU504 for an operation that no kernel supports.
     """
     return split_groups(graph, lambda own, group: calls_of(own, group, capability) is not None, capability)
 
 
 def _fits(call: KernelCall) -> bool:
-    """Whether a device starts so many programs."""
+    """Whether the grid of a call is within the limits of devices."""
     return all(size <= most for size, most in zip(call.grid, LARGEST_GRID, strict=True))

@@ -1,4 +1,4 @@
-"""How kernels share the buffer `scratch`: counters that are zero between launches, then memory of any content."""
+"""The layout of the buffer `scratch`: counters, which are zero between launches, then uninitialised memory."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _ALIGNMENT = 256
 
 
 def counters(nbytes: int) -> Pointer | None:
-    """The counters of a kernel; None where it has more than there are."""
+    """The address of a kernel's counters; None if it needs more than `COUNTERS` bytes."""
     return Pointer(SCRATCH) if nbytes <= COUNTERS else None
 
 
 def workspace(sizes: Sequence[int], begin: int = COUNTERS) -> tuple[list[Pointer], int]:
-    """Memory of so many bytes each, and the bytes of scratch up to its end. Before `begin` it is that of others."""
+    """Addresses of areas of `sizes` bytes after `begin`, and the bytes of scratch up to their end."""
     pointers: list[Pointer] = []
     end = begin
     for nbytes in sizes:

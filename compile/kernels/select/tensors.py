@@ -1,4 +1,4 @@
-"""Tensors that kernels take: views of a function's buffers, or memory of `scratch`."""
+"""Tensor arguments of kernels: views of a function's buffers, or memory of `scratch`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bringup.spec import Shape
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Strides count elements. `kind` is the buffer's (`op_graph.Buffer`); of scratch it is empty."""
+    """A tensor argument. Strides are in elements. `kind` is that of the buffer (`op_graph.Buffer`), "" for scratch."""
 
     place: Pointer
     dtype: str
@@ -23,15 +23,16 @@ class Tensor:
 
     @property
     def parameter(self) -> tuple[str, Operand]:
-        """Its type and its address."""
+        """The type of the parameter and its argument, the address."""
         return POINTERS[self.dtype], self.place
 
     @property
     def is_dense(self) -> bool:
+        """Whether the elements are contiguous and in order."""
         return self.strides == dense(self.shape)
 
     def columns(self, begin: int, end: int) -> Tensor:
-        """A slice of the last axis."""
+        """Elements `begin` to `end` of the last axis."""
         offset = begin * self.strides[-1] * size_of(self.dtype)
         place = Pointer(self.place.buffer, self.place.offset + offset)
         return replace(self, place=place, shape=(*self.shape[:-1], end - begin))
@@ -41,13 +42,13 @@ Parameter = Tensor | float | None
 
 
 def tensor_of(graph: OpGraph, view: View) -> Tensor:
-    """A part of a buffer."""
+    """A view of a buffer as a tensor."""
     buffer = graph.buffers[view.buffer]
     return Tensor(pointer(buffer, view.offset), buffer.dtype, view.shape, view.strides, buffer.kind)
 
 
 def argument_of(graph: OpGraph, node: Node, name: str) -> Tensor | None:
-    """A tensor among a node's arguments; None where the node has none of that name."""
+    """The tensor argument `name` of a node; None if it has none."""
     view = node.argument(name)
     return tensor_of(graph, view) if isinstance(view, View) else None
 
@@ -73,7 +74,10 @@ def call_of(
     stages: int,
     scratch: int = 0,
 ) -> KernelCall:
-    """Parameters in the order of the function's, numbers as float32; those that are None are constants of it."""
+    """A call of the kernel `stem`. `parameters` are in the order of its signature.
+
+    Numbers are passed as float32. A parameter that is None becomes a constant of the kernel.
+    """
     absent: dict[str, Constant] = {name: None for name, value in parameters.items() if value is None}
     present: list[tuple[str, Operand]] = [
         value.parameter if isinstance(value, Tensor) else ("fp32", float(value))

@@ -1,4 +1,4 @@
-"""Tile sizes of matrix products, by their sizes and dtype."""
+"""Tile sizes of matrix products, from their sizes and dtype."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from bringup.compile.kernels.code.types import power_of_two, size_of
 
-PROCESSORS = 132  # of an H100 and an H200
-FEW, MANY = 3000, 6000  # lanes, of a vocabulary or a wide layer
-LOADS = 8  # of a thread under way, of a tile of weights
-LOADS_OF_HEADS = 4  # of a thread of a tile with a complete head: its norm and rope need registers too
-MOST_SUMS = 8 * 32 * 64  # of a tile: 64 for each thread of eight warps
-NARROWEST = 16  # rows and lanes of a tile of matrix instructions, at least
+PROCESSORS = 132  # multiprocessors of an H100 and an H200
+FEW, MANY = 3000, 6000  # lanes; a vocabulary or a wide layer has many
+LOADS = 8  # outstanding loads of weights of a thread
+LOADS_OF_HEADS = 4  # the same for a tile with a complete head, whose norm and rope need registers too
+MOST_SUMS = 8 * 32 * 64  # maximum accumulators of a tile: 64 for each thread of eight warps
+NARROWEST = 16  # minimum rows and lanes of a tile with matrix instructions
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def gemv(lanes: int, channels: int, dtype: str, accumulators: int, head: int | N
     program computes several, each in a separate warp or in all warps. `head`: the number of lanes that a tile must
     have.
     """
-    vector = 16 // size_of(dtype)  # numbers of a load
+    vector = 16 // size_of(dtype)  # elements of a load
     warp = 32 * vector  # channels that a warp loads at a time
     whole, short, longest = power_of_two(channels), 4 * warp, 16 * warp
     if head:

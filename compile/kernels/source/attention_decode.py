@@ -1,6 +1,6 @@
-"""Attention of one query a sequence over caches, H query heads to G key heads, the keys split over programs.
+"""Attention of one query for each sequence over caches, H query heads to G key heads, with keys split over programs.
 
-The splits of a sequence's heads are combined, in their order, by the program that is ready last.
+The program that finishes last combines the splits of its heads, in their order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ def with_tile(
     q1, q2, k1, k2, values, distance, seen, slopes, scale, top, total, mixed,
     K2: tl.constexpr, SOFTCAP: tl.constexpr,
 ):  # fmt: skip
-    """The running softmax and a tile of keys more: (top, total, mixed). `distance`: from the query to each key."""
+    """Adds a tile of keys to the running softmax. Returns (top, total, mixed).
+
+    `distance`: position of each key minus that of the query.
+    """
     products = tl.dot(q1, k1, input_precision="ieee")
     if K2:
         products = tl.dot(q2, k2, products, input_precision="ieee")
@@ -79,13 +82,14 @@ def attention_decode(
     KNOWN: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Grid [SPLITS, G · ceil(H / G / HEADS), B]; a program has HEADS query heads of a key head, KEYS keys at a time.
+    """Grid [SPLITS, G · ceil(H / G / HEADS), B]. A program has HEADS query heads of a key head, and tiles of KEYS keys.
 
-    Channels of keys are taken as K1 + K2, powers of 2, values as V1. LENGTH keys of a sequence fit the caches; a split
-    has LEAST tiles of keys or more, so few keys take few splits. WIDTH: SPLITS as a power of two. WIDE: products of
-    float32 numbers. `mixed`, `top`, `total` are memory for the splits; `count` int32 [B, grid's second axis] is zero
-    before and after. Pointers that are not needed are None. Where launches start early, and it is KNOWN that those
-    before write nothing of the first tile but the row of the newest token, that tile is fetched before the wait.
+    Channels of keys are in parts of K1 and K2, powers of two; those of values are padded to V1. The caches have room
+    for LENGTH keys of a sequence. A split has at least LEAST tiles of keys, so a short sequence has few splits. WIDTH:
+    SPLITS, rounded up to a power of two. WIDE: products are computed in float32. `mixed`, `top` and `total` are memory
+    for the splits; `count`, int32 [B, second axis of the grid], is zero before and after. Unused pointers are None.
+    KNOWN: earlier launches write only one row of the first tile, that of the newest token. If launches start early
+    too, the other rows of that tile are fetched before the wait.
     """
     let_next_start(EARLY)
     if not KNOWN:

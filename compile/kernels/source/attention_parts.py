@@ -1,8 +1,8 @@
-"""What decode and prefill have in common: rows of the caches, scores, the running softmax.
+"""Functions shared by attention for decode and prefill: rows of the caches, scores, the running softmax.
 
-Scores are in units of log 2, so that their exponentials are powers of 2. The running softmax of a row is its largest
-score so far, `top`, and relative to that the sum of the shares, `total`, and the sum of values, `mixed` (Milakov &
-Gimelshein 2018, as FlashAttention has it: Dao et al. 2022).
+Scores are multiplied by log2(e), so that the exponential is a power of 2. The running softmax of a row consists of its
+largest score so far, `top`, and, relative to that, the sum of exponentials, `total`, and the weighted sum of values,
+`mixed` (Milakov & Gimelshein 2018, as used in FlashAttention, Dao et al. 2022).
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ INFINITY: tl.constexpr = tl.constexpr(float("inf"))
 
 @triton.jit
 def first_row(key, sequence, block_table, rows, is_key, TABLE: tl.constexpr, RING: tl.constexpr):
-    """The row of the caches that has a key by its position, int64; keys up to the next multiple of 64 follow it.
+    """The row of the caches with the key at a position, int64. The keys up to the next multiple of 64 follow it.
 
-    Without `is_key` there is no such key, and row 0 stands for it.
-
-    Of a ring of RING rows, else of a block of the sequence's TABLE entries. Without `block_table`, or without `rows`,
-    there is one sequence from row 0 on.
+    If RING is not None, each sequence has a ring of RING rows, number `rows[sequence]`. Otherwise its blocks are listed
+    in `block_table`, which has TABLE entries for each sequence. If the array that applies is None, there is one
+    sequence, which starts at row 0. `is_key` is false for a position without a key, whose block is not read.
     """
     if RING is not None:
         row = (key % RING).to(tl.int64)
@@ -41,9 +40,10 @@ def rows_of_tile(
     start, is_any, is_key, sequence, block_table, rows,
     KEYS: tl.constexpr, TABLE: tl.constexpr, RING: tl.constexpr,
 ):  # fmt: skip
-    """Rows of the caches of the keys from `start` on, a multiple of KEYS: one row, and what to add to it for each key.
+    """The rows of the caches of KEYS keys from position `start`, a multiple of KEYS: (first row, offset of each key).
 
-    Together int64 [KEYS]; any row where no key is. `is_key` [KEYS]: where keys are, `is_any` whether there are some.
+    Their sum is int64 [KEYS]; it is arbitrary for positions without a key. `is_key` [KEYS]: which positions have a key;
+    `is_any`: whether any has.
     """
     at = tl.arange(0, KEYS)
     if KEYS <= BLOCK:
@@ -57,7 +57,10 @@ def rows_of_tile(
 
 @triton.jit
 def scored(products, distance, slopes, scale, SOFTCAP: tl.constexpr):
-    """Scores [rows, keys] of products; `distance` is position of the key less that of the query, `slopes` [rows]."""
+    """Scores [rows, keys] from products of queries and keys, times log2(e). `slopes` [rows] are those of ALiBi.
+
+    `distance`: position of the key minus that of the query. SOFTCAP limits the scores with tanh, if not None.
+    """
     if SOFTCAP is None:
         scores = products * (scale * LOG2E)
     else:
@@ -69,7 +72,7 @@ def scored(products, distance, slopes, scale, SOFTCAP: tl.constexpr):
 
 @triton.jit
 def shares_of(scores, top):
-    """Of the keys of a tile, relative to the new largest score; that score, and the factor of the sums so far."""
+    """The exponentials of a tile's scores relative to the new largest score, that score, and the factor of old sums."""
     new_top = tl.maximum(top, tl.max(scores, 1))
     base = tl.where(new_top == -INFINITY, 0.0, new_top)  # no key seen so far
     return tl.exp2(scores - base[:, None]), new_top, tl.exp2(top - base)
@@ -77,7 +80,7 @@ def shares_of(scores, top):
 
 @triton.jit
 def finished(mixed, top, total, sinks):
-    """The weighted mean of values; of rows that see no key, 0. `sinks` [rows] are scores of a key without a value."""
+    """The weighted mean of values; 0 for rows without keys. `sinks` [rows]: scores of an added key with the value 0."""
     if sinks is not None:
         new_top = tl.maximum(top, sinks * LOG2E)
         factor = tl.exp2(top - new_top)
@@ -90,7 +93,7 @@ def finished(mixed, top, total, sinks):
 def channels(
     pointer, valid, column, SIZE: tl.constexpr, FIRST: tl.constexpr, BLOCK_OF: tl.constexpr, DOT: tl.constexpr
 ):
-    """A tile of BLOCK_OF of SIZE channels from FIRST on, 0 where there is none, in the dtype that products are of."""
+    """A tile of BLOCK_OF channels of SIZE, starting at FIRST, in the dtype DOT. Elements that do not exist are 0."""
     if FIRST + BLOCK_OF > SIZE:
         valid = valid & (FIRST + column < SIZE)
     return tl.load(pointer + FIRST + column, mask=valid, other=0.0).to(DOT)

@@ -1,6 +1,6 @@
-"""Causal attention of many queries a sequence, packed one sequence after the other, over caches that have their keys.
+"""Causal attention of packed prompts over caches: many queries for each sequence, one sequence after the other.
 
-H query heads to G key heads. Keys of earlier steps are in the caches as well.
+H query heads to G key heads. The caches contain the keys of these tokens and of earlier steps.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ def attention_prefill(
     WIDE: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Grid [ceil(N / QUERIES), H, B + 1]: QUERIES tokens of a sequence for one head, KEYS keys at a time.
+    """Grid [ceil(N / QUERIES), H, B + 1]. A program has QUERIES tokens of a sequence, one head, and tiles of KEYS keys.
 
-    The last of the grid's third axis writes zeros for padding, which follows `starts[B]`. The other settings are those
-    of `attention_decode`. The longest tiles start first.
+    The last index of the third axis writes zeros for padding, which starts at token `starts[B]`. The other parameters
+    are those of `attention_decode`. The programs with the most keys start first.
     """
     let_next_start(EARLY)
     wait_for_last(EARLY)

@@ -1,4 +1,4 @@
-"""Operations on elements and rows whose code is generated from a group's nodes."""
+"""A kernel for operations on elements and rows, whose code is generated from the nodes of a group."""
 
 import triton
 import triton.language as tl
@@ -13,10 +13,10 @@ def elements(
     BODY: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Runs BODY(number of the program, p0, …, p19).
+    """Runs BODY(program id, p0, …, p19).
 
-    dtypes and shapes: any; each pointer is a dense buffer, and BODY has its sizes as numbers. Bytes: each element that
-    is read once for each result that needs it, each result once. Operations: those of the nodes.
+    dtypes and shapes: any; each pointer is a contiguous buffer, whose sizes are constants in BODY. Bytes: each operand
+    once for each result that reads it, each result once. Operations: those of the nodes.
     """
     let_next_start(EARLY)
     wait_for_last(EARLY)

@@ -1,4 +1,4 @@
-"""Device functions from text, which selectors write for what a kernel computes besides its own loop."""
+"""Device functions from code that selectors generate: the computations of a kernel besides its own loop."""
 
 import linecache
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ from bringup.compile.kernels.source import arithmetic
 
 @cache
 def function_of(text: str) -> Any:
-    """The Triton function that a text defines, `def …`. Equal texts are one function.
+    """The Triton function that a text defines, `def …`. Equal texts return the same function.
 
-    Its globals are `tl` and the functions of `arithmetic`. Triton reads a function's source again: the text stands in
-    Python's cache of lines, under a name that has its digest.
+    Its globals are `tl` and the functions of `arithmetic`. Triton reads the source of a function from its file, so the
+    text is stored in Python's cache of lines, under a file name with its digest.
     """
     file = f"<kernel {sha256(text.encode()).hexdigest()[:16]}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)

@@ -1,4 +1,4 @@
-"""Products with a matrix of each head: rows [N, H, I] by H matrices [I, O], to [N, H, O]."""
+"""A product with a matrix for each head: rows [N, H, I] by H matrices [I, O]; the result is [N, H, O]."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def head_product(
     WIDE: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Grid [ceil(O / COLUMNS), H, ceil(N / ROWS)]; BLOCK of the I channels at a time.
+    """Grid [ceil(O / COLUMNS), H, ceil(N / ROWS)]. The loop is over tiles of BLOCK of the I channels.
 
-    `tail` [N, H, T], None for none, is copied behind the O columns; TAIL is T as a power of two. WIDE: products of
-    float32 numbers.
+    `tail` [N, H, T], if not None, is copied to the channels after the O columns. TAIL: T, rounded up to a power of two.
+    WIDE: products are computed in float32.
     """
     let_next_start(EARLY)
     wait_for_last(EARLY)

@@ -1,4 +1,4 @@
-"""Scores that keys are chosen by: the sum over heads of weight · relu(query · key)."""
+"""Scores by which keys are selected: the sum over heads of weight · relu(query · key)."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ def index_scores(
     WIDE: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Grid [ceil(L / KEYS), N]. HEADS, CHANNELS and ENDS are H, D and B as powers of two.
+    """Grid [ceil(L / KEYS), N]. HEADS, CHANNELS and ENDS are H, D and B, rounded up to powers of two.
 
-    Token n is of the sequence that `starts` says; without it, of sequence n. Padding reads the last one's keys.
+    `starts` [B + 1] has the first token of each sequence; if it is None, token n is that of sequence n. Padding reads
+    the keys of the last sequence.
     """
     let_next_start(EARLY)
     wait_for_last(EARLY)

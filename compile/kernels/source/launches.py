@@ -1,9 +1,9 @@
-"""Launches one after the other: from sm_90 on, a launch may start while the one before it still runs.
+"""Programmatic dependent launch: on sm_90 and later, a launch may start while the previous one still runs.
 
-Its programs then fetch what no launch writes, and wait before they touch anything else (CUDA programming guide,
-"Programmatic Dependent Launch and Synchronization"). All kernels wait: so a launch that goes on knows that all before
-it have ended, not only the last one. Elsewhere a launch starts when the one before has ended, and both functions do
-nothing. EARLY is what the architecture has: the compiler of kernels gives it to those that have such a parameter.
+Its programs may fetch memory that no launch writes, and wait before they access any other memory (CUDA programming
+guide, "Programmatic Dependent Launch and Synchronization"). All kernels wait, so after its wait a launch knows that all
+earlier launches have ended, not only the previous one. On other architectures a launch starts after the previous one
+has ended, and both functions do nothing. EARLY states which applies; worker.py passes it to every kernel.
 """
 
 import triton
@@ -13,13 +13,13 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 @triton.jit
 def let_next_start(EARLY: tl.constexpr):
-    """The next launch may start as soon as all programs of this one have come here."""
+    """Allows the next launch to start once all programs of this one have executed this."""
     if EARLY:
         gdc_launch_dependents()
 
 
 @triton.jit
 def wait_for_last(EARLY: tl.constexpr):
-    """Until the launch before has ended, and what it has written is there."""
+    """Waits until the previous launch has ended and its stores are visible."""
     if EARLY:
         gdc_wait()

@@ -1,4 +1,4 @@
-"""A product of one row and a matrix, with the norm before it and what is done to its result."""
+"""A product of one row and a matrix, with the norm before it and an epilogue."""
 
 import triton
 import triton.language as tl
@@ -10,13 +10,13 @@ from bringup.compile.kernels.source.products import affine, normed, statistics, 
 
 @triton.jit
 def weights_at(row, at, live, K: tl.constexpr):
-    """A tile of weights as they are stored, 0 past the end. Each is read once: it need not stay in a cache."""
+    """A tile of weights in their stored dtype, 0 past the end. Each is read only once, so it is evicted first."""
     return tl.load(row + at, mask=live[:, None] & (at < K), other=0.0, eviction_policy="evict_first")
 
 
 @triton.jit
 def tiles_of(row, live, K: tl.constexpr, BK: tl.constexpr, TILES: tl.constexpr):
-    """The first tiles of weights, next to each other, as a tuple."""
+    """The first TILES adjacent tiles of weights, as a tuple."""
     tiles = ()
     for number in tl.static_range(TILES):
         tiles += (weights_at(row, number * BK + tl.arange(0, BK)[None, :], live, K),)
@@ -25,7 +25,7 @@ def tiles_of(row, live, K: tl.constexpr, BK: tl.constexpr, TILES: tl.constexpr):
 
 @triton.jit
 def products(weights, x, BN: tl.constexpr, BK: tl.constexpr, EACH: tl.constexpr):
-    """[BN, BK / EACH] of a tile; EACH channels next to each other are added in one thread."""
+    """Products [BN, BK / EACH] of a tile of weights and a row. EACH adjacent channels are summed in one thread."""
     each = weights.to(tl.float32) * x
     if EACH > 1:
         each = tl.sum(tl.reshape(each, (BN, BK // EACH, EACH)), 2)
@@ -42,12 +42,13 @@ def linear(
     BN: tl.constexpr, BK: tl.constexpr, TILES: tl.constexpr, ROWS: tl.constexpr, EACH: tl.constexpr,
     KNOWN: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Row b of a result: EPILOGUE of norm(x[b // SHARE]) · w0[columns], and of w1's with PAIR. Grid: lanes / BN, rows.
+    """Row b of a result: EPILOGUE of norm(x[b // SHARE]) · w0[columns], and of w1 too if PAIR. Grid: lanes / BN, rows.
 
-    dtypes: x and weights float32, bfloat16 or float16; sums in float32. w: [columns, K] with rows W_STRIDE apart, of
-    the matrix expert[b] (E_STRIDE apart) where there is one. COLUMNS gives the rows of w0 and w1 for a lane. Weights
-    are fetched a tile ahead, the first one before the launch waits where it is KNOWN that no launch writes them.
-    Bytes: each weight once, x once for each program. Operations: 2 for each weight.
+    dtypes: x and weights float32, bfloat16 or float16; sums in float32. w: [columns, K] with rows W_STRIDE apart; if
+    `expert` is not None, matrices are E_STRIDE apart, and row b uses matrix expert[b]. COLUMNS returns the rows of w0
+    and w1 for a lane, -1 for none. Weights are fetched one tile ahead. KNOWN: no launch writes the weights, so the
+    first tile is fetched before the wait. Bytes: each weight once, x once for each program. Operations: 2 for each
+    weight.
     """
     let_next_start(EARLY)
     lane = tl.program_id(0) * BN + tl.arange(0, BN)

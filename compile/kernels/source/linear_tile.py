@@ -1,4 +1,4 @@
-"""A product of two matrices, with the norm before it and what is done to its result."""
+"""A product of two matrices, with the norm before it and an epilogue."""
 
 import triton
 import triton.language as tl
@@ -18,10 +18,10 @@ def linear_tile(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """A tile of BM rows: EPILOGUE of norm(x) · w0[columns], and of w1's with PAIR. Grid: tiles, blocks.
+    """A tile of BM rows: EPILOGUE of norm(x) · w0[columns], and of w1 too if PAIR. Grid: tiles, blocks.
 
-    dtypes: x and weights float32, bfloat16 or float16; sums in float32. w: [columns, K] with rows W_STRIDE apart, of
-    the matrix expert[b] (E_STRIDE apart) where there is one; block b of x then is its rows b · M and on.
+    dtypes: x and weights float32, bfloat16 or float16; sums in float32. w: [columns, K] with rows W_STRIDE apart; if
+    `expert` is not None, matrices are E_STRIDE apart, and block b of x, its M rows from b · M, uses matrix expert[b].
     Bytes: each weight once for every BM rows, x once for every BN lanes. Operations: 2 for each weight and row.
     """
     let_next_start(EARLY)

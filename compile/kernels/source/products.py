@@ -1,4 +1,4 @@
-"""What both kernels of a matrix product have: the norm of a row of activations."""
+"""Functions shared by the kernels of matrix products: the order of tiles, and the norm of rows of activations."""
 
 import triton
 import triton.language as tl
@@ -10,7 +10,8 @@ GROUP: tl.constexpr = tl.constexpr(16)  # tiles of rows that programs take befor
 def tile_of(program, M: tl.constexpr, LANES: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
     """(first row, first lane) of a program's tile, of ceil(M / BM) · ceil(LANES / BN) tiles.
 
-    Programs that run at a time share weights, which are read once then, and the activations of `GROUP` tiles of rows.
+    Programs that run at the same time share weights, which are then read once, and the activations of `GROUP` tiles of
+    rows.
     """
     HIGH: tl.constexpr = (M + BM - 1) // BM
     EACH: tl.constexpr = GROUP * ((LANES + BN - 1) // BN)
@@ -24,7 +25,10 @@ def statistics(
     x, rows, live,
     K: tl.constexpr, STRIDE: tl.constexpr, BK: tl.constexpr, NORM: tl.constexpr, EPS: tl.constexpr,
 ):  # fmt: skip
-    """(mean, 1 / deviation) of rows [R, 1] of K numbers, float32 [R, 1]; the mean of "rms" is 0. `live`: [R, 1]."""
+    """(mean, 1 / standard deviation), float32 [R, 1], of rows with K elements. `rows`: their indices, int [R, 1].
+
+    For the norm "rms" the mean is 0. `live` [R, 1]: which rows exist.
+    """
     zeros = (rows * 0).to(tl.float32) + tl.zeros((1, BK), tl.float32)
     mean = tl.sum(zeros, 1, keep_dims=True)
     if NORM == "layer":
@@ -46,7 +50,7 @@ def statistics(
 def statistics_of(
     row, at, K: tl.constexpr, BK: tl.constexpr, TILES: tl.constexpr, NORM: tl.constexpr, EPS: tl.constexpr
 ):
-    """The same of a row that is there as a whole: a tuple of tiles of BK numbers, float32 with zeros past the end."""
+    """`statistics` of a row in registers: a tuple of tiles of BK elements, float32, with zeros past the end."""
     mean = tl.sum(row[0] * 0.0, 1, keep_dims=True)
     if NORM == "layer":
         total = row[0]
@@ -64,7 +68,7 @@ def statistics_of(
 
 @triton.jit
 def affine(scale, shift, at, K: tl.constexpr, NORM: tl.constexpr):
-    """What a norm multiplies channels by, and adds to them: weights, which no launch writes."""
+    """The weight and the bias of a norm for some channels, float32. No launch writes them."""
     by = tl.load(scale + at, mask=at < K, other=0.0).to(tl.float32)
     plus = by
     if NORM == "layer":
@@ -77,7 +81,7 @@ def normed(
     v, mean, factor, by, plus, live,
     NORM: tl.constexpr, OFFSET: tl.constexpr, ROUND_LAST: tl.constexpr, TYPE: tl.constexpr,
 ):  # fmt: skip
-    """Channels of normed rows in float32, rounded as the norm's definition says. `TYPE`: the dtype of activations."""
+    """Channels of normalised rows, float32, rounded as the norm defines. `TYPE`: the dtype of activations."""
     if NORM == "layer":
         out = (v - mean) * factor * by + plus
     elif OFFSET != 0.0:

@@ -1,4 +1,4 @@
-"""Where the rows of tokens go in a mixture of experts, and the copies of rows by expert."""
+"""The assignment of tokens' rows to blocks of one expert each, in a mixture of experts."""
 
 import triton
 import triton.language as tl
@@ -13,10 +13,10 @@ def rows_of_experts(
     PE: tl.constexpr, CHUNK: tl.constexpr, BLOCKS: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """expert[B] of each block of R rows, and row[F] of each of the F choices, in order; see `graphs.ops.moe_experts`.
+    """expert [B]: the expert of each block of R rows; row [F]: the row of each choice. See `graphs.ops.moe_experts`.
 
-    dtypes: int64. One program. E experts, PE a power of two. Bytes: the choices twice, the results once. Operations:
-    a comparison for each choice and expert, twice.
+    dtypes: int64. One program. `chosen` [F]: the selected experts of tokens, in order. E experts; PE: E, rounded up to
+    a power of two. Bytes: the choices twice, the results once. Operations: two comparisons for each choice and expert.
     """
     let_next_start(EARLY)
     wait_for_last(EARLY)

@@ -1,4 +1,4 @@
-"""Rows of tokens, block by block of one expert."""
+"""Copies the rows of tokens to blocks of one expert each."""
 
 import triton
 import triton.language as tl
@@ -13,10 +13,11 @@ def to_blocks(
     PR: tl.constexpr, CHUNK: tl.constexpr, BK: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """out[b, r] = x[f // SHARE] of the choice f whose row[f] is b · R + r; 0 where there is none. Grid: blocks.
+    """out[b, r] = x[f // SHARE] for the choice f with row[f] = b · R + r; 0 if there is none. Grid: blocks.
 
-    dtypes: any of x; row int64. PR: R or more, a power of two. Bytes: every choice once for each block, each row of x
-    once for each of its copies, the result once. Operations: a comparison for each choice and row.
+    dtypes: any for x; row int64. F choices, SHARE for each token; rows of K channels. PR: R, rounded up to a power of
+    two. Bytes: every choice once for each block, each row of x once for each of its copies, the result once.
+    Operations: a comparison for each choice and row.
     """
     let_next_start(EARLY)
     wait_for_last(EARLY)

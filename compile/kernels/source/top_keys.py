@@ -1,4 +1,4 @@
-"""Which keys have the highest scores of each row: a search for the least of them, bit by bit."""
+"""Selects the keys with the highest scores of each row. The lowest of these scores is searched for bit by bit."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ def top_keys(
     scores_NL, positions_N, out_NL,
     L: tl.constexpr, ROW: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """A program for each of N rows, BLOCK keys at a time. True for the COUNT highest scores of keys up to a position.
+    """out [N, L] is true for the COUNT keys with the highest scores among those up to the row's position. Grid: rows.
 
-    Of equal scores the first keys count. Where there are fewer keys, all of them are true.
+    Among equal scores the first keys are selected. If there are fewer than COUNT keys, all are selected. The loops are
+    over tiles of BLOCK keys.
     """
     let_next_start(EARLY)
     wait_for_last(EARLY)

@@ -1,4 +1,4 @@
-"""The check of a source, and how many bytes of it have to be read."""
+"""The check of a source, and the number of bytes that it must read."""
 
 from __future__ import annotations
 

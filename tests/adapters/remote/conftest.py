@@ -1,4 +1,4 @@
-"""A folder that servers have, and an environment in which only they are reached."""
+"""A folder on test servers, and an environment in which only these are reachable."""
 
 from __future__ import annotations
 

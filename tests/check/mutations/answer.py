@@ -1,4 +1,4 @@
-"""What bringup says of a case, phase by phase, as users call it."""
+"""The reports of bringup for a case, phase by phase, called as users call it."""
 
 from __future__ import annotations
 

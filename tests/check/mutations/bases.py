@@ -1,4 +1,4 @@
-"""The sound checkpoints that mutations begin with: small random models that transformers saves."""
+"""The valid checkpoints from which mutations are created: small random models saved by transformers."""
 
 from __future__ import annotations
 

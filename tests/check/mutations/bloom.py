@@ -1,4 +1,4 @@
-"""BLOOM: q, k and v of a head side by side, ALiBi, a norm on the embeddings, the head tied."""
+"""BLOOM: q, k and v of each head are adjacent; ALiBi, a norm after the embedding, a tied head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One wrong size in a config, which shows in many places: one finding, that names the key."""
+"""One wrong size in a config that affects many tensors: one finding, which names the key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words of config.json that contradict each other, say nothing, or are another model's."""
+"""Keys of config.json that contradict each other, have no effect, or belong to another model."""
 
 from __future__ import annotations
 

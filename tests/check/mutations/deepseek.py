@@ -1,4 +1,4 @@
-"""DeepSeek-V3: latent attention, routed and shared experts, a bias that helps to choose, fp8 blocks, a draft."""
+"""DeepSeek-V3: MLA, routed and shared experts, a bias for their selection, fp8 blocks, a draft layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeepSeek-V3 as published: matrices in fp8, each block of 16 by 16 with a scale."""
+"""DeepSeek-V3 as published: matrices in fp8, with a scale for each block of 16 by 16."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders whose files disagree, and tables that do."""
+"""Folders whose files contradict each other, and index tables that do."""
 
 from __future__ import annotations
 

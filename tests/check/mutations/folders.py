@@ -1,4 +1,4 @@
-"""Folders whose files contradict each other, and files that stand beside a model."""
+"""Folders whose files contradict each other, and other files next to a model."""
 
 from __future__ import annotations
 

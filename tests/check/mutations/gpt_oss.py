@@ -1,4 +1,4 @@
-"""gpt-oss: sinks, biases everywhere, experts in one tensor whose columns take turns, MXFP4."""
+"""gpt-oss: sinks, biases of all layers, experts in one tensor with interleaved columns, MXFP4."""
 
 from __future__ import annotations
 

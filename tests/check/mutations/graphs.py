@@ -1,4 +1,4 @@
-"""Graphs that compute something else than the model did. Every name and shape fits."""
+"""Graphs that differ from the model although every name and shape fits."""
 
 from __future__ import annotations
 

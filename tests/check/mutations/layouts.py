@@ -1,4 +1,4 @@
-"""Matrices that lie another way than the rule or the graph says. Most of them have the right shape."""
+"""Matrices in another layout than the rule or the graph declares. Most of them have the right shape."""
 
 from __future__ import annotations
 

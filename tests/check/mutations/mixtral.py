@@ -1,4 +1,4 @@
-"""Mixtral: one tensor an expert and matrix, w1 the gate, w3 up, w2 down."""
+"""Mixtral: one tensor for each expert and matrix; w1 is the gate, w3 up, w2 down."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A mutation: one mistake that users make, and what bringup is to say of it.
+"""A mutation: one mistake of a user, and the expected report of bringup.
 
-`Trial` is what the mistake is made in: a sound checkpoint, the adapter's and the graph's source, and the command's
-options. `docs/faults.md` is generated from the same table.
+`Trial` contains what is mutated: a valid checkpoint, the source of the adapter and of the graph, and the options of the
+command. `docs/faults.md` is generated from the same table.
 """
 
 from __future__ import annotations

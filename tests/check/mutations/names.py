@@ -1,4 +1,4 @@
-"""Tensors lost, renamed, wrapped, numbered otherwise, or too many."""
+"""Tensors that are missing, renamed, prefixed, renumbered, or extra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values and dtypes: quantisation scales, numbers that were never written, a layer of another type."""
+"""Values and dtypes: quantisation scales, uninitialised values, a layer of another type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantised payloads: formats that no rule reads, dtypes, block sizes, and configs that say something else."""
+"""Quantised payloads: formats that no rule reads, dtypes, block sizes, and configs that declare something else."""
 
 from __future__ import annotations
 

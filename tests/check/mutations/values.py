@@ -1,7 +1,7 @@
-"""Numbers that are wrong in the file itself: names, shapes and dtypes fit, and any tool computes the same from them.
+"""Wrong values in the file itself: names, shapes and dtypes fit, and every tool computes the same from them.
 
-Only a second source shows it: activations that were saved from the model as it was (`verify --save`), to which the
-converted one is held (`verify --against`).
+Only a second source reveals them: activations that were saved from the original model (`verify --save`), with which the
+converted one is compared (`verify --against`).
 """
 
 from __future__ import annotations

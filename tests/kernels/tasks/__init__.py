@@ -1,7 +1,7 @@
 """A small launch for each kernel that bundles have, by name.
 
-Few programs each, so that a launch is fast in the emulator; loops turn three times or more, as a missing barrier shows
-only from one turn to the next.
+A launch has few programs, so that the emulator is fast. Loops have three iterations or more, because a missing barrier
+is visible only between iterations.
 """
 
 from __future__ import annotations

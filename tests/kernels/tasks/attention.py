@@ -1,4 +1,4 @@
-"""Attention, latent attention, and the index that picks its keys."""
+"""Attention, MLA, and the indexer that selects keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A token drawn from logits, and the step after it."""
+"""A token sampled from logits, and the fields of the next step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products with the factors of LoRAs: those of each sequence, and of blocks of one expert."""
+"""Products with the factors of LoRAs, for sequences and for blocks of one expert."""
 
 import numpy as np
 

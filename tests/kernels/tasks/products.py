@@ -1,4 +1,4 @@
-"""Products of activations and a matrix, of floats and of few bits."""
+"""Products of activations with a matrix, in floats and packed."""
 
 from __future__ import annotations
 

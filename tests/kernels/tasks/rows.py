@@ -1,4 +1,4 @@
-"""Norms, routing, look-ups, and the rows of experts."""
+"""Norms, routing, look-ups, and the assignment of rows to experts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small launch: a graph of one group, and the arrays that it reads."""
+"""A small launch: a graph with one group, and the arrays that it reads."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Random operations with random numbers, and how far kernels of the CPU are from float64; see `check`."""
+"""Random operations on random values, and the errors of the CPU's kernels compared with float64; see `check`."""

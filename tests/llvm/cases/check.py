@@ -1,6 +1,6 @@
-"""Sets of forms: their kernels are compiled together, and run on many draws of numbers, against float64.
+"""Sets of forms: their kernels are compiled together, run on many draws of values, and compared with float64.
 
-A case is an operation with its dtypes, sizes and options, numbers for all its arguments, an instruction set, and a
+A case is an operation with its dtypes, sizes and options, values for all its arguments, an instruction set, and a
 number of threads. A set compiles the kernels of some forms for one instruction set.
 """
 

@@ -1,4 +1,4 @@
-"""Drawn: an operation whose numbers are drawn again and again; Draw: one such draw, and what float64 makes of it."""
+"""Drawn: an operation whose values are drawn repeatedly. Draw: one such draw, and its result in float64."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Forms of the layers of models: products, norms, softmax, positions, choices of experts, writes into caches.
+"""Forms for the layers of models: products, norms, softmax, positions, selection of experts, writes to caches.
 
-Sizes are arguments of these kernels: each draw has others.
+Sizes are arguments of these kernels, so each draw has other sizes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Forms of what depends on a step's sequences: attention over caches, chosen keys, LoRAs; and weights in few bits."""
+"""Forms that depend on the sequences of a step: attention over caches, selected keys, LoRAs; and packed weights."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Forms of torch's operators: element by element, reductions, orders, places, convolutions.
+"""Forms for torch's operators: element-wise, reductions, sorting, indexing, convolutions.
 
-Shapes are in the code of these kernels: each form is compiled, and has many draws of numbers.
+Shapes are constants in these kernels, so each form is compiled, and has many draws of values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tiny bases that transformers wrote, LoRAs of them that peft wrote, and the logits of both."""
+"""Tiny base models written by transformers, LoRAs of them written by peft, and the logits of both."""
 
 from __future__ import annotations
 

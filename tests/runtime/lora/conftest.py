@@ -1,4 +1,4 @@
-"""Bases with LoRAs, and their bundles, for the tests of this folder: each is written once."""
+"""Base models with LoRAs, and their bundles, for the tests of this folder. Each is written once."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Kernels of LoRAs: products with the factors of each row, and which row has which."""
+"""Kernels for LoRAs: products with the factors of each row, and the assignment of slots to rows."""

@@ -1,4 +1,4 @@
-"""Whose LoRA a row has."""
+"""The slot of a row's LoRA, and the offset of its factors."""
 
 import triton
 import triton.language as tl
@@ -6,9 +6,10 @@ import triton.language as tl
 
 @triton.jit
 def slot_of(slots, starts, n, B: tl.constexpr, ENDS: tl.constexpr):
-    """The slot of row n, below 0 for none: that of its sequence where there are `starts` [B + 1], and else its own.
+    """The slot of row n, negative if it has no LoRA.
 
-    ENDS: B as a power of two. Padding, which comes after the last sequence, has none.
+    `slots` is [B], for the sequences that begin at the rows `starts` [B + 1]; if `starts` is None, `slots` has one for
+    each row. ENDS: B, rounded up to a power of two. Padding, which follows the last sequence, has no LoRA.
     """
     at = n
     if starts is not None:
@@ -21,7 +22,7 @@ def slot_of(slots, starts, n, B: tl.constexpr, ENDS: tl.constexpr):
 
 @triton.jit
 def factors_of(slot, expert, n, ROWS: tl.constexpr, SLOT: tl.constexpr, EXPERT: tl.constexpr):
-    """How many elements lie before a row's factors: slots are SLOT apart, experts EXPERT, and ROWS rows have one."""
+    """The offset of row n's factors in elements. SLOT and EXPERT are strides; ROWS consecutive rows share an expert."""
     at = tl.maximum(slot, 0).to(tl.int64) * SLOT
     if expert is not None:
         at += tl.load(expert + n // ROWS).to(tl.int64) * EXPERT

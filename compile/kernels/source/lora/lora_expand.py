@@ -1,4 +1,4 @@
-"""What A gives of a row, by the B of its LoRA, and the row that it is added to."""
+"""The product of h = x · Aᵀ with the B of each row's LoRA, added to a row of y."""
 
 import triton
 import triton.language as tl
@@ -14,11 +14,12 @@ def lora_expand(
     ROWS: tl.constexpr, SLOT: tl.constexpr, EXPERT: tl.constexpr, RANKS: tl.constexpr, BN: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """out[n] = y[n] + h[n] · b[slot, expert], y[n] for a row without a LoRA; no y is zeros. Grid: C / BN, rows.
+    """out[n] = y[n] + h[n] · b[slot, expert]; y[n] for a row without a LoRA. y may be None for zeros.
 
-    dtypes: h, b and y float32, bfloat16 or float16; sums in float32; slots, starts and expert int64. b: [slots,
-    experts, R, C]. RANKS: R as a power of two. The product is rounded before it is added. Bytes: the B of each row's
-    LoRA, y and out once, h once for each program. Operations: 2 for each of these elements of B.
+    Grid: C / BN, rows. dtypes: h, b and y float32, bfloat16 or float16; sums in float32; slots, starts and expert
+    int64. b: [slots, experts, R, C]. RANKS: R, rounded up to a power of two. The product is rounded before it is added.
+    Bytes: the B of each row's LoRA, y and out once, h once for each program. Operations: 2 for each of these elements
+    of B.
     """
     let_next_start(EARLY)
     wait_for_last(EARLY)

@@ -1,4 +1,4 @@
-"""Columns of the A of LoRAs of an embedding."""
+"""Look-up of columns of A, for LoRAs of an embedding."""
 
 import triton
 import triton.language as tl
@@ -13,10 +13,10 @@ def lora_lookup(
     R: tl.constexpr, V: tl.constexpr, B: tl.constexpr, ENDS: tl.constexpr, SLOT: tl.constexpr, RANKS: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """out[n, r] = a[slot, r, rows[n]], 0 for a row without a LoRA. Grid: rows.
+    """out[n, r] = a[slot, r, rows[n]]; 0 for a row without a LoRA. Grid: rows.
 
-    dtypes: a and out alike; rows, slots and starts int64. a: [slots, R, V]. RANKS: R as a power of two. Bytes: R
-    elements of A for each row, which are V apart. No operations.
+    dtypes: a and out have one; rows, slots and starts int64. a: [slots, R, V]. RANKS: R, rounded up to a power of two.
+    Bytes: R elements of A for each row, which are V apart. No operations.
     """
     let_next_start(EARLY)
     wait_for_last(EARLY)

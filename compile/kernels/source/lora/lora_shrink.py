@@ -1,4 +1,4 @@
-"""Rows of activations by the A of their LoRAs."""
+"""The product of rows of activations with the A of their LoRAs: x · Aᵀ."""
 
 import triton
 import triton.language as tl
@@ -14,7 +14,7 @@ def lora_shrink(
     SLOT: tl.constexpr, EXPERT: tl.constexpr, RANKS: tl.constexpr, BK: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """out[n, r] = x[n] · a[slot, expert, r], 0 for a row without a LoRA. Grid: R / RANKS, rows.
+    """out[n, r] = x[n] · a[slot, expert, r]; 0 for a row without a LoRA. Grid: R / RANKS, rows.
 
     dtypes: x and a float32, bfloat16 or float16; sums in float32; slots, starts and expert int64. a: [slots, experts,
     R, K]. Bytes: the A of each row's LoRA, x once for each program. Operations: 2 for each of these elements of A.

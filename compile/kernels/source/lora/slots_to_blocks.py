@@ -1,4 +1,4 @@
-"""The LoRA of each row of blocks of one expert."""
+"""The slot of the LoRA of each row, for rows sorted into blocks of one expert each."""
 
 import triton
 import triton.language as tl
@@ -12,10 +12,10 @@ def slots_to_blocks(
     F: tl.constexpr, SHARE: tl.constexpr, STRIDE: tl.constexpr, R: tl.constexpr, PR: tl.constexpr, CHUNK: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """out[b, r] = slot[f // SHARE] of the choice f whose row[f] is b · R + r; -1 where there is none. Grid: blocks.
+    """out[b, r] = slot[f // SHARE] for the choice f with row[f] = b · R + r; -1 if there is none. Grid: blocks.
 
-    dtypes: int64. PR: R or more, a power of two. Bytes: every choice once for each block. Operations: a comparison for
-    each choice and row.
+    dtypes: int64. F choices, SHARE for each token. PR: R, rounded up to a power of two. Bytes: every choice once for
+    each block. Operations: a comparison for each choice and row.
     """
     let_next_start(EARLY)
     wait_for_last(EARLY)

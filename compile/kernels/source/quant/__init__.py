@@ -1,1 +1,1 @@
-"""Products with matrices in few bits: of activations in floats, and of those in float8."""
+"""Products with packed matrices: of activations in floats or float8."""

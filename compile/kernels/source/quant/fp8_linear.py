@@ -1,4 +1,4 @@
-"""A product of activations and a matrix that are both float8 e4m3, and what is done to its result."""
+"""A product of activations and a matrix, both in float8 e4m3, with an epilogue."""
 
 import triton
 import triton.language as tl
@@ -11,7 +11,7 @@ from bringup.compile.kernels.source.products import tile_of
 
 @triton.jit
 def multiplied(x, w, NATIVE: tl.constexpr):
-    """x [M, K] · w [K, N] of codes in uint8, float32. NATIVE: by instructions for float8; else in float16."""
+    """x [M, K] · w [K, N] of codes in uint8, as float32. NATIVE: with instructions for float8; otherwise in float16."""
     if NATIVE:
         found = tl.dot(x.to(tl.float8e4nv, bitcast=True), w.to(tl.float8e4nv, bitcast=True))
     else:
@@ -24,7 +24,7 @@ def scales_at(
     scales, e, c, block, live,
     E_STRIDE: tl.constexpr, ROWS: tl.constexpr, ROW_STRIDE: tl.constexpr, STRIDE: tl.constexpr,
 ):  # fmt: skip
-    """The scales of columns c [1, N] of a result, for a block of channels: ROWS of them share one."""
+    """The scales of columns c [1, N] of a result, for a block of channels. ROWS adjacent columns share a scale."""
     place = e.to(tl.int64) * E_STRIDE + c // ROWS * ROW_STRIDE + block * STRIDE
     return tl.load(scales + place, mask=live, other=0.0).to(tl.float32)
 
@@ -41,13 +41,13 @@ def fp8_linear(
     NATIVE: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """A tile of BM rows: EPILOGUE of x · weight[columns], and of another's with PAIR.
+    """A tile of BM rows: EPILOGUE of x · w0[columns], and of w1 too if PAIR.
 
-    Grid: tiles, blocks of rows, each with the matrix of expert[b] where there is one. x and weights are codes in uint8,
-    rows of K; xs float32 and s0, s1 their scales, one for BLOCK channels, of weights for S_ROWS rows as well. Sums of
-    STEP channels, at most 128 and of one block, are those of tl.dot; they are scaled and summed in float32. NATIVE:
-    there are instructions for float8. Bytes: codes and scales of weights once for every BM rows, those of x once for
-    every BN lanes. Operations: 2 for each number and row.
+    Grid: tiles, blocks of rows. If `expert` is not None, block b uses matrix expert[b]. x and weights are codes in
+    uint8, in rows of K. Their scales are xs, float32, and s0 and s1. A scale of x is for BLOCK channels, a scale of a
+    weight for S_ROWS rows and BLOCK channels. tl.dot sums STEP channels of one block, at most 128; these sums are
+    scaled and added in float32. NATIVE: with instructions for float8. Bytes: codes and scales of weights once for every
+    BM rows, those of x once for every BN lanes. Operations: 2 for each weight and row.
     """
     let_next_start(EARLY)
     wait_for_last(EARLY)

@@ -1,4 +1,4 @@
-"""A product of one row and a matrix in few bits, with the norm before it and what is done to its result."""
+"""A product of one row and a packed matrix, with the norm before it and an epilogue."""
 
 import triton
 import triton.language as tl
@@ -18,13 +18,13 @@ def quant_linear(
     BN: tl.constexpr, WORD: tl.constexpr, PARTS: tl.constexpr, BK: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Row b of a result: EPILOGUE of norm(x[b // SHARE]) · weight[columns], and of another's with PAIR.
+    """Row b of a result: EPILOGUE of norm(x[b // SHARE]) · weight[columns], and of a second weight too if PAIR.
 
-    Grid: lanes / BN, rows. dtypes: x float32, bfloat16 or float16; sums in float32. WEIGHT0 and WEIGHT1 give numbers of
-    the weights, of the expert expert[b] where there is one, from arrays among p0, …. COLUMNS gives their columns for a
-    lane; WORD lanes share the words of the first. A tile has PARTS times BK channels, so that no part is of two blocks.
-    Bytes: codes once, what there is of a block once for every BK channels of it; x once for each program. Operations: 2
-    for each number, and what makes numbers of codes.
+    Grid: lanes / BN, rows. dtypes: x float32, bfloat16 or float16; sums in float32. WEIGHT0 and WEIGHT1 return
+    dequantised elements of the weights, of expert expert[b] if `expert` is not None, from arrays among p0, …. COLUMNS
+    returns the columns for a lane; WORD adjacent lanes share the words of the first. A tile has PARTS parts of BK
+    channels, each within one block. Bytes: codes once, scales once for every BK channels, x once for each program.
+    Operations: 2 for each weight, and those of dequantisation.
     """
     let_next_start(EARLY)
     wait_for_last(EARLY)

@@ -1,4 +1,4 @@
-"""A product of two matrices, one in few bits, with the norm before it and what is done to its result."""
+"""A product of two matrices, one of them packed, with the norm before it and an epilogue."""
 
 import triton
 import triton.language as tl
@@ -18,12 +18,12 @@ def quant_linear_tile(
     BM: tl.constexpr, BN: tl.constexpr, WORD: tl.constexpr, BK: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """A tile of BM rows: EPILOGUE of norm(x) · weight[columns], and of another's with PAIR.
+    """A tile of BM rows: EPILOGUE of norm(x) · weight[columns], and of a second weight too if PAIR.
 
-    Grid: tiles, blocks. dtypes: x float32, bfloat16 or float16; sums in float32. WEIGHT0 and WEIGHT1 give
-    numbers of the weights from arrays among p0, …, of the expert expert[b] where there is one; block b of x then is its
-    rows b · M and on. COLUMNS gives columns for a lane; WORD lanes share the words of the first. Bytes: codes, and what
-    there is of a block, once for every BM rows, x once for every BN lanes. Operations: 2 for each number and row.
+    Grid: tiles, blocks. dtypes: x float32, bfloat16 or float16; sums in float32. WEIGHT0 and WEIGHT1 return dequantised
+    elements of the weights, from arrays among p0, …. If `expert` is not None, block b of x, its M rows from b · M, uses
+    the weights of expert[b]. COLUMNS returns the columns for a lane; WORD adjacent lanes share the words of the first.
+    Bytes: codes and scales once for every BM rows, x once for every BN lanes. Operations: 2 for each weight and row.
     """
     let_next_start(EARLY)
     wait_for_last(EARLY)

@@ -1,1 +1,1 @@
-"""Mistakes in quantised checkpoints, whose sound forms the writers of tests/quantised make."""
+"""Mistakes in quantised checkpoints. The writers of tests/quantised create the valid forms."""

@@ -1,4 +1,4 @@
-"""The sound quantised checkpoints that mutations begin with, and the same models in the floats that they stand for."""
+"""The valid quantised checkpoints from which mutations are created, and the same models dequantised to floats."""
 
 from __future__ import annotations
 

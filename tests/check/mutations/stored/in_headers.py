@@ -1,4 +1,4 @@
-"""Mistakes that names, dtypes, shapes and words show."""
+"""Mistakes that names, dtypes, shapes and config keys reveal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes in the numbers of parts: those that a compile finds, and those that only saved activations show."""
+"""Mistakes in the values of parts: those that a compile finds, and those that only saved activations reveal."""
 
 from __future__ import annotations
 

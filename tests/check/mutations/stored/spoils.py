@@ -1,4 +1,4 @@
-"""Ways to spoil a quantised checkpoint: its tensors by the ends of their names, its words, its modules."""
+"""Functions that modify a quantised checkpoint: tensors by the ends of their names, config keys, modules."""
 
 from __future__ import annotations
 
