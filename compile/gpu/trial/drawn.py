@@ -15,8 +15,13 @@ from bringup.compile.program.shares import token_of
 from bringup.compile.schedule.costs import Cost
 from bringup.graphs.core.step import BLOCK
 
-# Of the draws, in turn: a nucleus, the likeliest token, and all tokens.
-DRAWS = Draw(0.7, 0.9, 0.6180339887), Draw(0.0, 1.0, 0.0), Draw(1.0, 1.0, 0.4142135623)
+# Of the draws, in turn: a nucleus, that of the 20 most likely tokens, the most likely token, and all tokens.
+DRAWS = (
+    Draw(0.7, 0.9, 0.6180339887),
+    Draw(1.3, 0.95, 0.7320508076, 20),
+    Draw(0.0, 1.0, 0.0),
+    Draw(1.0, 1.0, 0.4142135623),
+)
 NEAR = 2.0**-16  # of the border between two tokens either is right: float32 weights of a device, float64 of the host
 CHANGED = tuple(name for name in ADVANCED if name != "block_table")
 
@@ -75,7 +80,8 @@ def _tokens(logits: np.ndarray, draw: Draw) -> set[int]:
         return {-1 if np.isnan(highest) else -2}
     shares = (draw.top_p,) if draw.top_p == 1 else (draw.top_p - NEAR, draw.top_p, draw.top_p + NEAR)
     numbers = draw.uniform - NEAR, draw.uniform, draw.uniform + NEAR
-    return {token_of(logits, Draw(draw.temperature, share, number)) for share, number in product(shares, numbers)}
+    near = (draw._replace(top_p=share, uniform=number) for share, number in product(shares, numbers))
+    return {token_of(logits, each) for each in near}
 
 
 def _advanced(fields: Mapping[str, np.ndarray], tokens: np.ndarray) -> dict[str, np.ndarray]:
