@@ -36,7 +36,7 @@ class Sizes:
 # Decode of 300 keys, in permuted blocks: several parts of split attention; 3 of 4 sequences: one is padding.
 ON_CARD, DRY = Sizes(32, 1024, 4), Sizes(32, 128, 2)
 STEPS = 40  # new tokens: past a prompt of 32 the second block begins at 64
-SAMPLED = ((0.0, 1.0), (1.0, 1.0), (0.8, 0.9))  # temperature, top_p
+SAMPLED = ((0.0, 1.0, 0), (1.0, 1.0, 0), (0.8, 0.9, 0), (1.2, 0.9, 40))  # temperature, top_p, top_k
 # Of a launch: its sums in another order; one rounding of 8 bits to each result, and of what it stores on the way.
 LAUNCH = {"float32": 2e-5, "bfloat16": 3e-2}
 # Of logits, against transformers' own forward in float32 with the same weights.
@@ -96,14 +96,14 @@ def _of_model(
 def _sampled(session: Session, prompt: list[int]) -> dict[str, Any]:
     """How many tokens that the device draws are not those that the host draws from its logits."""
     wrong = 0
-    for temperature, top_p in SAMPLED:
-        settings = {"max_new_tokens": STEPS, "temperature": temperature, "top_p": top_p, "seed": 1}
+    for temperature, top_p, top_k in SAMPLED:
+        settings = {"max_new_tokens": STEPS, "temperature": temperature, "top_p": top_p, "top_k": top_k, "seed": 1}
         ours = list(session.generate(prompt, **settings))
         random = np.random.default_rng(1)
         session.reset()
         logits = session.prefill(prompt)[-1]
         for token in ours:
-            wrong += token != next_token(logits, temperature, top_p, random)
+            wrong += token != next_token(logits, temperature, top_p, random, top_k)
             logits = session.decode(token)
     return {"error": float(wrong), "limit": 0.0, "ok": wrong == 0}
 

@@ -10,7 +10,7 @@ import numpy as np
 from bringup.compile.gpu.driver.driver import Address, Driver, Stream
 from bringup.compile.gpu.kernel_plan import FILE, KernelPlan, call_problems
 from bringup.compile.gpu.staging import Staging
-from bringup.compile.kernels.call import KernelCall
+from bringup.compile.kernels.call import KernelCall, Pointer
 from bringup.compile.kernels.select.sampling import ADVANCED, DRAWN, LOGITS, SETTINGS, sampling_calls
 from bringup.compile.program.program import Draw, Entry, Interface, TensorSpec
 from bringup.compile.program.shares import nucleus_of, uniform_of
@@ -18,6 +18,7 @@ from bringup.compile.schedule.graph.op_graph import Buffer
 from bringup.compile.schedule.schedule import Schedule
 
 Sampling = Mapping[str, Sequence[KernelCall]]  # by decode entry point
+MOST = np.iinfo(np.int64).max  # of `top_k`: more than any vocabulary has
 COLDEST, HOTTEST = np.finfo(np.float32).max, 1e-30  # of log2(e) / temperature: 0 is greedy, infinity times 0 is NaN
 
 
@@ -43,6 +44,10 @@ def check_calls(plan: KernelPlan, schedule: Schedule, interface: Interface) -> N
         row = 8 * entries[name].num_sequences  # bytes of a number for each sequence
         sizes = dict.fromkeys((*SETTINGS, *ADVANCED, DRAWN), row) | {LOGITS: logits.nbytes}
         sizes["block_table"] = row * interface.max_blocks
+        used = {each.buffer for call in calls for each in call.arguments if isinstance(each, Pointer)}
+        if missing := [setting for setting in SETTINGS if setting not in used]:
+            message = f"`{FILE}` samples tokens of `{name}` without `{missing[0]}`, as earlier versions did"
+            raise ValueError(message)
         for call in calls:
             for problem in call_problems(call, sizes, plan.kernels[call.kernel], name):
                 raise ValueError(f"`{FILE}`: {problem}")
@@ -64,11 +69,12 @@ def _logits_of(schedule: Schedule, entry: Entry) -> Buffer | None:
 def settings_of(draws: Sequence[Draw], sequences: int) -> dict[str, np.ndarray]:
     """`SETTINGS` of so many sequences, [B] each; those without a draw take the likeliest token."""
     settings = {name: np.zeros(sequences, dtype) for name, dtype in SETTINGS.items()}
-    for row, (temperature, top_p, uniform) in enumerate(draws):
+    for row, (temperature, top_p, uniform, top_k) in enumerate(draws):
         if temperature:
             settings["inverse"][row] = min(max(math.log2(math.e) / temperature, HOTTEST), COLDEST)
         settings["nucleus"][row] = _signed(nucleus_of(top_p))
         settings["uniform"][row] = _signed(uniform_of(uniform))
+        settings["top_k"][row] = min(top_k, MOST)
     return settings
 
 

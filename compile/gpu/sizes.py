@@ -8,6 +8,7 @@ import numpy as np
 
 from bringup.compile.gpu.kernel_plan import KernelPlan
 from bringup.compile.gpu.upload import CHUNK
+from bringup.compile.kernels.select.sampling import SETTINGS
 from bringup.compile.program.bind_weights import dtype_of
 from bringup.compile.program.program import Entry, Interface, TensorSpec
 from bringup.compile.schedule.schedule import Schedule
@@ -28,7 +29,8 @@ def device_bytes(plan: KernelPlan, schedule: Schedule, interface: Interface, wei
     sizes += [schedule.nbytes, plan.scratch, plan.global_scratch]
     for entry in interface.entries:
         sizes.append(sum(nbytes_of(spec) + 256 for spec in fields_of(entry, interface)))
-        sizes += [3 * 8 * entry.num_sequences + 3 * 256, 8 * entry.num_sequences]  # sampling settings, and tokens
+        # Sampling settings, and tokens.
+        sizes += [len(SETTINGS) * (8 * entry.num_sequences + 256), 8 * entry.num_sequences]
     return sum(size + 4096 for size in sizes) + CHUNK
 
 

@@ -221,12 +221,12 @@ class Executor(Protocol):
 class Draw(NamedTuple):
     """The settings of `runtime.sampling.next_token` for one token, and a uniform random number in [0, 1).
 
-    At temperature 0 the most likely token is selected, and `uniform` is not used.
-    """
+    At temperature 0 the most likely token is selected, and the others are not used."""
 
     temperature: float
     top_p: float
     uniform: float
+    top_k: int = 0
 
 
 @runtime_checkable

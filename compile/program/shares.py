@@ -33,13 +33,13 @@ def share_of(fraction: int, total: int) -> int:
     return fraction * total >> 64
 
 
-def token_of(logits: np.ndarray, draw: Draw, top_k: int = 0) -> int:
+def token_of(logits: np.ndarray, draw: Draw) -> int:
     """The token that a draw samples from logits [V], whose maximum is finite; see `runtime.sampling.next_token`."""
     if not draw.temperature:
         return int(np.argmax(logits))
     with np.errstate(over="ignore"):  # a temperature near 0: all but the largest become -inf
         scaled = (logits.astype(np.float64) - float(logits.max())) / draw.temperature
-    order = np.argsort(-logits, kind="stable")[: top_k or None]
+    order = np.argsort(-logits, kind="stable")[: draw.top_k or None]
     sums = np.cumsum((np.exp(scaled[order]) * UNIT).astype(np.int64))
     total, nucleus = int(sums[-1]), nucleus_of(draw.top_p)
     if nucleus != ALL:

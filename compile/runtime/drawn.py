@@ -69,4 +69,5 @@ def draw_from(job: Job, logits: np.ndarray) -> Drawn:
 
 def draw_by_executor(job: Job) -> Draw:
     """The settings with which an executor samples the next token."""
-    return draw_of(job.request.temperature, job.request.top_p, job.random)
+    request = job.request
+    return draw_of(request.temperature, request.top_p, job.random, request.top_k)

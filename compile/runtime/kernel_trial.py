@@ -8,6 +8,7 @@ from os import PathLike
 from bringup.compile.bundle.manifest import program_of
 from bringup.compile.gpu.emulated import EMULATED
 from bringup.compile.gpu.kernel_plan import read_plan
+from bringup.compile.gpu.sampling import check_calls
 from bringup.compile.gpu.trial.trial import Row, Trial
 from bringup.compile.program.program import Interface
 from bringup.compile.runtime.opening import opened_files
@@ -31,5 +32,6 @@ def trial_of(bundle: str | PathLike[str], say: Callable[[str], None] = lambda na
     with program_of(folder):
         schedule = read_schedule(folder, interface)
         plan = read_plan(folder, schedule.graphs)
+        check_calls(plan, schedule, interface)
         trial = Trial(plan, programs_of(folder, plan), schedule, interface, weights)
     return trial.rows(manifest["vocab_size"], say)

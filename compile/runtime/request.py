@@ -86,7 +86,7 @@ class CheckedRequest(NamedTuple):
     @property
     def needs_logits(self) -> bool:
         """Whether its tokens must be sampled on the host."""
-        return bool(self.top_k or self.shift or self.logprobs is not None or self.prompt_logprobs)
+        return bool(self.shift or self.logprobs is not None or self.prompt_logprobs)
 
 
 def task_id(given: TaskId | None) -> TaskId | None:

@@ -44,9 +44,9 @@ def _no_largest(value: str, of: str) -> BringupError:
     )
 
 
-def draw_of(temperature: float, top_p: float, random: np.random.Generator) -> Draw:
+def draw_of(temperature: float, top_p: float, random: np.random.Generator, top_k: int = 0) -> Draw:
     """The settings for the token that `next_token` samples, with the number that it draws from the generator."""
-    return Draw(float(temperature), float(top_p), random.random() if temperature else 0.0)
+    return Draw(float(temperature), float(top_p), random.random() if temperature else 0.0, top_k)
 
 
 def take_back(draw: Draw, random: np.random.Generator) -> None:
@@ -71,5 +71,4 @@ def next_token(
     """
     check_sampling(temperature, top_p)
     check_logits(logits)
-    draw = draw_of(temperature, top_p, random)
-    return token_of(logits, draw, top_k)
+    return token_of(logits, draw_of(temperature, top_p, random, top_k))

@@ -226,11 +226,11 @@ class Session:
             self.stats.decode_tokens += 1
 
     def _next(self, token: int, temperature: float, top_p: float, random: np.random.Generator, top_k: int) -> int:
-        """Processes a token, and samples the next one, on the device if the executor supports it (not with `top_k`)."""
+        """Processes a token, and samples the next one, on the device if the executor supports it."""
         total = len(self._cached.tokens) + 1
-        if top_k or not self._engine.can_draw(1) or self._engine.outgrown(total) != self._cached.outgrown:
+        if not self._engine.can_draw(1) or self._engine.outgrown(total) != self._cached.outgrown:
             return next_token(self._process([token], {}, decode=True)[0], temperature, top_p, random, top_k)
-        draw = draw_of(temperature, top_p, random)
+        draw = draw_of(temperature, top_p, random, top_k)
         with self._reserved(Part(self._cached, [token], total)) as part:
             (drawn,) = self._engine.draw([part], [draw])
         check_drawn(drawn)

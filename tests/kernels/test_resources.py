@@ -11,11 +11,13 @@ from transformers import Gemma3TextConfig, GptOssConfig, LlamaConfig, Phi3Config
 from benchmarks.kernel_resources import measured
 from benchmarks.kernels import BEGIN, CONTEXT, END, PAGE, TOKENS, configurations, table
 from benchmarks.layer_kernels import MODELS, kernels_of
+from bringup.compile.cache.store import default_store
 from bringup.compile.job import open_job
 from bringup.compile.kernels.aot import compile_kernels
 from bringup.compile.kernels.architectures import ARCHITECTURES, is_nvidia
 from bringup.compile.kernels.call import Kernel
 from bringup.compile.kernels.resources import resources
+from bringup.compile.kernels.select.sampling import sampling_calls
 from bringup.compile.pipeline import build
 from tests.models import parity
 
@@ -97,6 +99,16 @@ def test_tiles_for_sm_120_do_not_spill():
     changed = [name for name, kernel in own.items() if kernel != others[name]]
     assert set(stack_of({name: own[name] for name in changed}).values()) == {0}
     assert sum(stack > 0 for stack in stack_of({name: others[name] for name in changed}).values()) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [name for name in ARCHITECTURES if is_nvidia(name)])
+def test_sampling_does_not_spill(capability):
+    """Of vocabularies in one block and in several, divisible by 16 or not."""
+    sizes = [(dtype, vocabulary) for dtype in ("float32", "bfloat16") for vocabulary in (300, 1300, 50_257, 128_256)]
+    kernels = {size: call.kernel for size in sizes for call in sampling_calls(size[0], 1, size[1], 32)[1:]}
+    compiled = compile_kernels(kernels.values(), capability, default_store())
+    assert {size: resources(compiled[kernel]).stack for size, kernel in kernels.items()} == dict.fromkeys(sizes, 0)
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from bringup.graphs.core.step import BLOCK
 from tests.kernels.emulated import Emulated
 
 ROWS, TABLE = 3, 4
+NEAR = 2.0**-17  # of a border between two tokens, weights of float32 may give the other one; see docs/architecture.md
 NUMPY = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
 
 
@@ -72,6 +73,79 @@ def test_shares_of_equal_logits() -> None:
     assert Drawn(logits, "float32", draws, [1] * 8).tokens == [3, 3, 11, 12, 39, 3, 3, 11]
 
 
+def by_definition(row: np.ndarray, draw: Draw) -> int:
+    """In float64: sort, the first `top_k`, softmax, the nucleus, and the inverse of the distribution that is left.
+
+    Asserts that no sum is near a share of it, where weights of float32 may give another token.
+    """
+    order = sorted(range(len(row)), key=lambda token: (-float(row[token]), token))
+    if not draw.temperature:
+        return order[0]
+    order = order[: draw.top_k or None]
+    weights = np.exp((row[order].astype(np.float64) - float(row[order[0]])) / draw.temperature)
+    sums = np.cumsum(weights) / weights.sum()
+    size = int(np.sum(sums < draw.top_p)) + 1 if draw.top_p < 1 else len(order)
+    shares = sums[:size] / sums[size - 1]
+    assert draw.top_p == 1 or np.abs(sums - draw.top_p).min() > NEAR
+    assert np.abs(shares[:-1] - draw.uniform).min(initial=1.0) > NEAR
+    return order[int(np.sum(shares <= draw.uniform))]
+
+
+@pytest.mark.parametrize("share", [1.0, 0.6])
+@pytest.mark.parametrize(("dtype", "vocab"), [("float32", 97), ("bfloat16", 1300), ("float32", 2500)])
+def test_the_first_tokens(dtype: str, vocab: int, share: float) -> None:
+    """In one block and in two, neither full; rounded to halves, so that equal logits are on both sides of the cut.
+
+    The last of the tokens that are left, or one that is random.
+    """
+    random = np.random.default_rng(7)
+    limits = [1, 2, 5, 60, vocab - 1, vocab, vocab + 1, 10**30]
+    logits = (np.round(2 * random.standard_normal((2 * len(limits), vocab))) / 2).astype(NUMPY[dtype])
+    draws = [Draw(0.7, share, random.random(), limit) for limit in limits]
+    draws += [Draw(2.0, share, 0.99995, limit) for limit in limits]
+    rows = logits.astype(np.float32)
+    wanted = [by_definition(row, draw) for row, draw in zip(rows, draws, strict=True)]
+    theirs = [next_token(row, d.temperature, share, at(d.uniform), d.top_k) for row, d in zip(rows, draws, strict=True)]
+    assert Drawn(logits, dtype, draws, [1] * len(draws)).tokens == wanted == theirs
+    greedy = [draw._replace(temperature=0.0) for draw in draws]
+    assert Drawn(logits, dtype, greedy, [1] * len(draws)).tokens == rows.argmax(1).tolist()
+
+
+def test_a_cut_between_equal_logits() -> None:
+    """-0 equals 0: of tokens 3, 11, 12 and 39 the first three, each a third; then their nucleus; then as many as are.
+
+    More than are finite, in a row that is no whole block: what is beyond it is no token.
+    """
+    logits = np.full((8, 40), -np.inf, np.float32)
+    logits[:, [3, 11, 12, 39]] = [0.0, -0.0, 0.0, -0.0]
+    settings = [(1.0, 3, 0.33), (1.0, 3, 0.34), (1.0, 3, 0.67), (1.0, 3, 0.999), (0.6, 3, 0.999), (1.0, 2, 0.999),
+                (1.0, 5, 0.999), (0.4, 39, 0.999)]  # fmt: skip
+    draws = [Draw(1.0, share, number, count) for share, count, number in settings]
+    found = Drawn(logits, "float32", draws, [1] * 8).tokens
+    assert found == [3, 11, 12, 12, 11, 11, 39, 11]
+    assert found == [by_definition(row, draw) for row, draw in zip(logits, draws, strict=True)]
+
+
+def test_every_place_in_order() -> None:
+    """Negative and positive logits of equal weights: the last of the first so many tokens, and each place of all."""
+    row = np.random.default_rng(2).permutation(np.arange(-48, 49, dtype=np.float32) / 8)
+    order = np.argsort(-row).tolist()
+    last = [Draw(1e9, 1.0, 0.999, count) for count in range(1, 98)]
+    every = [Draw(1e9, 1.0, (place + 0.5) / 97) for place in range(97)]
+    for draws in (last, every):
+        assert Drawn(np.stack([row] * 97), "float32", draws, [1] * 97).tokens == order
+
+
+@pytest.mark.parametrize("heat", [1e-30, 1e9])
+def test_the_first_tokens_at_the_ends_of_the_temperature(heat: float) -> None:
+    """Where all weights but the largest are 0, and where all are equal."""
+    logits = np.random.default_rng(1).standard_normal((4, 300)).astype(np.float32)
+    order = np.argsort(-logits, axis=1)
+    draws = [Draw(heat, 1.0, number, 7) for number in (0.01, 0.45, 0.7, 0.99)]
+    places = [0, 3, 4, 6] if heat > 1 else [0] * 4
+    assert Drawn(logits, "float32", draws, [1] * 4).tokens == [order[row, at] for row, at in enumerate(places)]
+
+
 @pytest.mark.parametrize("count", [3, 5, 7, 10, 12])
 def test_a_nucleus_of_equal_logits(count: int) -> None:
     """A nucleus that ends between two equal tokens: the host and the device have as many of them.
@@ -82,7 +156,7 @@ def test_a_nucleus_of_equal_logits(count: int) -> None:
     row[3 : 3 + count] = 1.5
     shares = [0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 1 / 3, 0.9]
     draws = [Draw(1.0, share, 0.999) for share in shares]
-    wanted = [next_token(row, 1.0, share, cast(np.random.Generator, Constant(0.999))) for share in shares]
+    wanted = [next_token(row, 1.0, share, at(0.999)) for share in shares]
     assert wanted == [3 + math.ceil(Fraction(share).limit_denominator(10) * count) - 1 for share in shares]
     assert Drawn(np.stack([row] * 8), "float32", draws, [1] * 8).tokens == wanted
 
@@ -102,6 +176,10 @@ class Constant:
 
     def random(self) -> float:
         return self._number
+
+
+def at(number: float) -> np.random.Generator:
+    return cast(np.random.Generator, Constant(number))
 
 
 def test_logits_without_a_largest() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -109,6 +110,31 @@ def test_float_comparisons(name):
             assert result == name.endswith("u")
         else:
             assert result == eval(f"x {ORDER[name.removesuffix('u')]} y")
+
+
+@pytest.mark.parametrize("kind", ["f16x2", "bf16x2"])
+@pytest.mark.parametrize("name", [*ORDER, "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"])
+def test_comparisons_of_two_halves(name, kind):
+    """The first predicate is that of the low halves, the second that of the high ones."""
+    edges = np.array([0.0, -0.0, 1.5, -1.5, 6e-8, 3.0, np.inf, -np.inf, np.nan, 2.0], np.float32)
+    dtype = np.float16 if kind == "f16x2" else ml_dtypes.bfloat16
+    a, b = pairs(edges.astype(dtype))
+    shifted = np.roll(a, 7), np.roll(b, 3)
+    words = [np.stack([low, high], 1).view("u4").reshape(-1) for low, high in zip((a, b), shifted, strict=True)]
+    body = f"setp.{name}.{kind} %p|%q, %x0, %x1; selp.b32 %n3, 1, 0, %p; selp.b32 %d, 2, 0, %q; or.b32 %d, %d, %n3;"
+    got = apply(body, "u4", *words, extra=".reg .pred %p; .reg .pred %q;")
+    wanted = [compared(name, x.astype(float), y.astype(float)) for x, y in ((a, b), shifted)]
+    assert got.tolist() == (wanted[0] + 2 * wanted[1]).tolist()
+    assert {1, 2} < set(got.tolist())
+
+
+def compared(name: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    unordered = np.isnan(x) | np.isnan(y)
+    if name in ("num", "nan"):
+        return (unordered == (name == "nan")).astype(int)
+    functions = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater}
+    function = {**functions, "ge": np.greater_equal}[name[:2]]
+    return np.where(unordered, name.endswith("u"), function(x, y)).astype(int)
 
 
 def test_integer_comparisons_and_pairs_of_predicates():

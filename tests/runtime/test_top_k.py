@@ -1,9 +1,15 @@
-"""`top_k` of a request or a session: the tokens of the definition, also where the executor could draw by itself."""
+"""`top_k` of a request or a session: the tokens of the definition, also where the executor samples them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 import pytest
 
+from bringup.compile.program.program import Draw
+from bringup.compile.program.shares import token_of
+from bringup.compile.runtime.batch import Batch
 from bringup.compile.runtime.request import Request
 from bringup.compile.runtime.session import Session
 from bringup.diagnostics import BringupError
@@ -23,30 +29,61 @@ def test_tokens_are_drawn_from_the_likeliest(top_k, top_p):
     assert [found[id] for id in ids] == [exact.expected(request) for request in requests]
 
 
-def test_an_executor_does_not_draw_what_it_cannot_cut(monkeypatch):
+class Drawing(exact.Exact):
+    """An executor that samples the tokens of decode steps by the settings that it is given."""
+
+    def __init__(self, executor: exact.Exact) -> None:
+        super().__init__(executor.interface, executor.seen)
+        self.limits: list[int] = []  # `top_k` of each token
+
+    def can_draw(self, entry: str) -> bool:
+        return True
+
+    def can_continue(self, entry: str, draws: Sequence[Draw]) -> bool:
+        return False
+
+    def draw(
+        self, entry: str, step: Mapping[str, np.ndarray] | None, draws: Sequence[Draw], *, ahead: bool = False
+    ) -> list[int]:
+        assert step is not None
+        logits = self.step(entry, step)["logits"]
+        self.limits += [each.top_k for each in draws]
+        return [token_of(row, each) for row, each in zip(logits, draws, strict=False)]
+
+
+def drawing(opened: Batch | Session) -> Drawing:
+    """The executor of a batch or a session, exchanged for one that samples."""
+    engine = opened._engine
+    assert isinstance(engine.executor, exact.Exact)
+    engine.executor = found = Drawing(engine.executor)
+    return found
+
+
+def test_an_executor_draws_from_the_likeliest():
+    """All but the first token of each request, also next to a request without a limit; not with a bias."""
     batch = exact.new_batch()
-    monkeypatch.setattr(batch._engine, "can_draw", lambda count: True)
-    monkeypatch.setattr(batch._engine, "draw", lambda parts, draws: 1 / 0)
-    cut = Request([1], max_new_tokens=4, temperature=2.0, top_k=3)
-    first = batch.add(cut)
-    assert exact.finish(batch)[first] == exact.expected(cut)
-    batch.add(Request([1], max_new_tokens=4))
-    with pytest.raises(ZeroDivisionError):
-        exact.finish(batch)
+    executor = drawing(batch)
+    requests = [
+        Request([1, at], max_new_tokens=6, temperature=2.0, top_p=0.9, top_k=top_k) for at, top_k in enumerate((3, 0))
+    ]
+    ids = [batch.add(request) for request in requests]
+    found = exact.finish(batch)
+    assert [found[id] for id in ids] == [exact.expected(request) for request in requests]
+    assert executor.limits == [3, 0] * 5
+    batch.add(Request([1], max_new_tokens=4, temperature=2.0, top_k=3, logit_bias={2: 1.0}))
+    exact.finish(batch)
+    assert len(executor.limits) == 10
 
 
 @pytest.mark.parametrize("top_k", [0, 1, 5])
-def test_a_session_gives_the_tokens_of_the_request(top_k, monkeypatch):
+def test_a_session_gives_the_tokens_of_the_request(top_k):
     session = Session(exact.new_batch()._opened)
     settings = {"max_new_tokens": 20, "temperature": 2.0, "top_p": 0.9, "top_k": top_k, "seed": 3}
-    assert list(session.generate([4, 2], **settings)) == exact.expected(Request([4, 2], **settings))
-    monkeypatch.setattr(session._engine, "can_draw", lambda count: True)
-    monkeypatch.setattr(session._engine, "draw", lambda parts, draws: 1 / 0)
-    if top_k:
-        assert list(session.generate([4, 2], **settings)) == exact.expected(Request([4, 2], **settings))
-    else:
-        with pytest.raises(ZeroDivisionError):
-            list(session.generate([4, 2], **settings))
+    wanted = exact.expected(Request([4, 2], **settings))
+    assert list(session.generate([4, 2], **settings)) == wanted
+    executor = drawing(session)
+    assert list(session.generate([4, 2], **settings)) == wanted
+    assert executor.limits == [top_k] * 19
 
 
 @pytest.mark.parametrize("top_k", [-1, 1.5, "3"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,15 +15,19 @@ from bringup.compile.gpu.sampling import sampling_of
 from bringup.compile.gpu.sizes import fields_of
 from bringup.compile.program.program import Draw, TensorSpec
 from bringup.compile.runtime.batch import Batch, load_batch
+from bringup.compile.runtime.kernel_trial import trial_of
 from bringup.compile.runtime.request import Request
 from bringup.compile.runtime.session import Session, load
 from bringup.diagnostics import BringupError
+from tests.runtime import exact
+from tests.serve.inside import EOS, serving, text_of
 from tests.targets.test_gpu_files import damaged
 
 PROMPT = list(range(1, 61))  # its blocks of 64 tokens: the fifth new token begins another one
 NEW = 8
 GREEDY = [Draw(0.0, 1.0, 0.0)]
-SETTINGS = [(0.0, 1.0), (1.0, 1.0), (0.8, 0.7)]
+# Temperature, top-p and top-k.
+SETTINGS = [(0.0, 1.0, 0), (1.0, 1.0, 0), (0.8, 0.7, 0), (2.0, 1.0, 7), (1.5, 0.8, 20), (3.0, 0.9, 500), (0.0, 1.0, 3)]
 
 
 class Watched:
@@ -52,10 +57,10 @@ def test_tokens_of_a_session(gpu_bundle) -> None:
     """A step is given when a sequence begins, and when it has another block; the rest is on the device."""
     session, wanted = load(gpu_bundle, "emulate"), load(gpu_bundle, "reference")
     watched = watch(session)
-    for temperature, top_p in SETTINGS:
-        settings = {"max_new_tokens": NEW, "temperature": temperature, "top_p": top_p, "seed": 5}
+    for temperature, top_p, top_k in SETTINGS:
+        settings = {"max_new_tokens": NEW, "temperature": temperature, "top_p": top_p, "top_k": top_k, "seed": 5}
         assert list(session.generate(PROMPT, **settings)) == list(wanted.generate(PROMPT, **settings))
-    assert watched.had_step == 3 * [True, False, False, False, True, False, False]
+    assert watched.had_step == len(SETTINGS) * [True, False, False, False, True, False, False]
 
 
 def test_a_step_between(gpu_bundle) -> None:
@@ -125,7 +130,7 @@ def test_a_draft_draws_nothing(gpu_bundle) -> None:
 
 
 def test_a_damaged_plan(gpu_bundle, tmp_path) -> None:
-    """Calls of an entry that draws nothing, and of memory that the logits do not have."""
+    """Calls of an entry that draws nothing, of memory that the logits do not have, and of a kernel without `top_k`."""
     for number, name in enumerate(("prefill_32", "decode")):
 
         def change(plan: dict, name: str = name) -> None:
@@ -136,13 +141,24 @@ def test_a_damaged_plan(gpu_bundle, tmp_path) -> None:
         with pytest.raises(BringupError, match=r"BU603.*kernels.json"):
             load(damaged(gpu_bundle, tmp_path / str(number), change), "emulate")
 
+    def earlier(plan: dict) -> None:
+        call = plan["sampling"]["decode"][1]
+        at = call["arguments"].index(["top_k", 0])
+        for values in (call["arguments"], plan["kernels"][call["kernel"]]["types"]):
+            del values[at]
+
+    folder = damaged(gpu_bundle, tmp_path / "earlier", earlier)
+    for read in (lambda: load(folder, "emulate"), lambda: trial_of(folder)):
+        with pytest.raises(BringupError, match=r"BU603.*samples tokens of `decode` without `top_k`, as earlier"):
+            read()
+
 
 def requests(batch: Batch) -> dict[int, list[int]]:
-    settings = [*SETTINGS, (1.2, 1.0)]
-    return {
-        batch.add(Request(PROMPT[at : 3 * at + 2], max_new_tokens=NEW - at, temperature=heat, top_p=share, seed=at)): []
-        for at, (heat, share) in enumerate(settings)
-    }
+    answers: dict[int, list[int]] = {}
+    for at, (heat, share, count) in enumerate(SETTINGS):
+        settings = {"temperature": heat, "top_p": share, "top_k": count, "seed": at}
+        answers[batch.add(Request(PROMPT[at : 3 * at + 2], max_new_tokens=max(NEW - at, 3), **settings))] = []
+    return answers
 
 
 def test_tokens_of_a_batch(batch_bundle) -> None:
@@ -158,6 +174,24 @@ def test_tokens_of_a_batch(batch_bundle) -> None:
     assert False in watched.had_step
     plan = json.loads((batch_bundle / "kernels.json").read_text("utf-8"))
     assert set(plan["sampling"]) == {"decode", "decode_2", "decode_4"}
+
+
+def test_tokens_of_a_server(batch_bundle, monkeypatch) -> None:
+    """A request with `top_k`: its text is that of the tokens which the host samples."""
+    batch, reference = load_batch(batch_bundle, "emulate"), load_batch(batch_bundle, "reference")
+    watched = watch(batch)
+    monkeypatch.setattr(exact, "VOCABULARY", batch.manifest["vocab_size"])  # of the server's tokenizer
+    settings = {"temperature": 2.0, "top_p": 0.9, "top_k": 7, "seed": 3}
+
+    async def scenario() -> str:
+        async with serving(batch) as server:
+            return (await server.complete(PROMPT[:5], max_tokens=NEW, **settings)).json()["choices"][0]["text"]
+
+    number = reference.add(Request(PROMPT[:5], max_new_tokens=NEW, eos={EOS}, **settings))
+    tokens = exact.finish(reference)[number]
+    assert EOS not in tokens
+    assert asyncio.run(scenario()) == text_of(tokens)
+    assert len(watched.had_step) == NEW - 1
 
 
 def test_a_failed_draw_takes_no_random_number(batch_bundle) -> None:

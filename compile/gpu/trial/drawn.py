@@ -15,8 +15,13 @@ from bringup.compile.program.shares import token_of
 from bringup.compile.schedule.costs import Cost
 from bringup.graphs.core.step import BLOCK
 
-# Sampling settings, used in turn: top-p, greedy, and all tokens.
-DRAWS = Draw(0.7, 0.9, 0.6180339887), Draw(0.0, 1.0, 0.0), Draw(1.0, 1.0, 0.4142135623)
+# Sampling settings, used in turn: top-p, top-k and top-p, greedy, and all tokens.
+DRAWS = (
+    Draw(0.7, 0.9, 0.6180339887),
+    Draw(1.3, 0.95, 0.7320508076, 20),
+    Draw(0.0, 1.0, 0.0),
+    Draw(1.0, 1.0, 0.4142135623),
+)
 # Half the width of the interval around the border of two tokens in which both are accepted: the device has float32
 # weights, the host float64.
 NEAR = 2.0**-16
@@ -80,7 +85,8 @@ def _tokens(logits: np.ndarray, draw: Draw) -> set[int]:
         return {-1 if np.isnan(highest) else -2}
     shares = (draw.top_p,) if draw.top_p == 1 else (draw.top_p - NEAR, draw.top_p, draw.top_p + NEAR)
     numbers = draw.uniform - NEAR, draw.uniform, draw.uniform + NEAR
-    return {token_of(logits, Draw(draw.temperature, share, number)) for share, number in product(shares, numbers)}
+    near = (draw._replace(top_p=share, uniform=number) for share, number in product(shares, numbers))
+    return {token_of(logits, each) for each in near}
 
 
 def _advanced(fields: Mapping[str, np.ndarray], tokens: np.ndarray) -> dict[str, np.ndarray]:

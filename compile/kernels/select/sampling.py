@@ -8,7 +8,12 @@ from bringup.compile.kernels.select.scratch import workspace
 from bringup.graphs.core.step import BLOCK
 
 LOGITS, DRAWN = "logits", "drawn"
-SETTINGS = {"inverse": "float32", "nucleus": "int64", "uniform": "int64"}  # of each sequence; see source/draw.py
+SETTINGS = {
+    "inverse": "float32",
+    "nucleus": "int64",
+    "uniform": "int64",
+    "top_k": "int64",
+}  # of each, see source/draw.py
 ADVANCED = ("tokens", "positions", "slots", "block_table", "lengths", "totals")  # fields that are read or written
 PART = 1024  # logits of a program that looks for the largest
 WIDE = 2048  # logits that all threads of a program read at a time

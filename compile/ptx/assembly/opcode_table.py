@@ -144,6 +144,7 @@ setp (ORDERED UNORDERED) [ftz] (f32) : E s s
 setp (ORDERED UNORDERED) (and or xor) [ftz] (f32) : E s s c
 setp (ORDERED UNORDERED) (f64 f16 bf16) : E s s
 setp (ORDERED UNORDERED) (and or xor) (f64 f16 bf16) : E s s c
+setp (ORDERED UNORDERED) (f16x2 bf16x2) : e s s
 set (nan) (f16x2) (f16x2) : d s s
 selp (INT b16 b32 b64 f16 bf16 f32 f64) : d s s c
 mov (INT b16 b32 b64 f16 bf16 f32 f64) : D S

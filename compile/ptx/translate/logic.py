@@ -124,13 +124,33 @@ def _compared(writer: BlockWriter, instruction: Instruction) -> str:
         a, b = (writer.read(each, form) for each in operands)
         if instruction.has("ftz"):
             a, b = writer.name(f"flush({a})"), writer.name(f"flush({b})")
-    if form[0] == "f" and comparison in _FLOAT:
+    return _comparison(comparison, a, b, is_float=form[0] == "f")
+
+
+def _comparison(comparison: str, a: str, b: str, *, is_float: bool) -> str:
+    if is_float and comparison in _FLOAT:
         return _FLOAT[comparison].format(a=a, b=b)
     return f"({a} {_COMPARISON[comparison]} {b})"
 
 
+def _set_two_predicates(writer: BlockWriter, instruction: Instruction) -> None:
+    """Of pairs of 16-bit floats: the first result compares the low halves, the second the high ones."""
+    target, *operands = instruction.operands
+    assert isinstance(target, Pair)
+    half = "widen_{}_bf16({})" if instruction.type == "bf16x2" else "{}_half({}).view(f16)"
+    values = [writer.read(each, "u32") for each in operands]
+    found: list[str] = []
+    for side in ("low", "high"):
+        a, b = (writer.name(half.format(side, value)) for value in values)
+        found.append(writer.name(_comparison(instruction.opcode[1], a, b, is_float=True)))
+    writer.write(target.first, "bool", found[0])
+    writer.write(target.second, "bool", found[1])
+
+
 def _set_predicate(writer: BlockWriter, instruction: Instruction) -> None:
     """The second result of a pair is the complement of the comparison (PTX ISA, `setp`)."""
+    if instruction.type in ("f16x2", "bf16x2"):
+        return _set_two_predicates(writer, instruction)
     compared = _compared(writer, instruction)
     combined = next((_SYMBOL[each] for each in instruction.opcode[2:] if each in _SYMBOL), None)
     target = instruction.operands[0]
@@ -145,6 +165,7 @@ def _set_predicate(writer: BlockWriter, instruction: Instruction) -> None:
         writer.write(target.second, "bool", second)
     else:
         writer.write(target, "bool", first)
+    return None
 
 
 def _select(writer: BlockWriter, instruction: Instruction) -> None:

@@ -63,5 +63,5 @@ TASKS: dict[str, Callable[[], Task]] = {
     "lora_expand": lambda: expanded("bfloat16"),
     "lora_lookup": looked_up,
     "slots_to_blocks": slots_of_blocks,
-    "draw": lambda: drawing(2, 300, "float32"),
+    "draw": lambda: drawing(3, 300, "float32"),
 }
