@@ -145,8 +145,8 @@ def test_a_load_never_mixes_two_compiles(nursery, checkpoints, tmp_path, monkeyp
         real = getattr(opening, late)
         calls: list[object] = []
 
-        def then_exchange(*given: object, real=real, calls=calls) -> object:
-            found = real(*given)
+        def then_exchange(*given: object, real=real, calls=calls, **options: object) -> object:
+            found = real(*given, **options)
             calls.append(given)
             if len(calls) == 1:
                 assert nursery.run(*words(checkpoints[1], out, "--force")).code == 0
