@@ -104,7 +104,7 @@ def files_of(kind: type) -> frozenset[Path]:
 
 @cache
 def resolved(place: str) -> Path:
-    """The file that Python gives for code, without links; asked for once."""
+    """The file that Python gives for code, without links; it is looked up once."""
     return Path(place).resolve()
 
 
