@@ -131,7 +131,7 @@ def loaded(path: Path, info: TensorInfo) -> np.ndarray:
 def resident(path: Path, tensors: Mapping[str, TensorInfo]) -> dict[str, np.ndarray]:
     """Every tensor of a file, by name, read by several threads into one block of memory in huge pages.
 
-    Matrices that are read from the first row to the last for every token are read up to 1.8 times as fast as from a
+    Matrices that are read from the first row to the last for every token are read up to 1.7 times as fast as from a
     mapped file, whose pages have 4 KiB on most file systems (benchmarks/results/2026-11-25-huge-pages.md). Processes
     share none of it. Raises BU207 if the file shrinks meanwhile, MemoryError.
     """
