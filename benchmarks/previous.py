@@ -65,7 +65,8 @@ class Side:
 
     def command(self, *words: str | Path) -> float:
         """Processor seconds of a whole `bringup` process."""
-        done = run(sys.executable, "-m", "bringup", *words, env=self.env)
+        # -P: otherwise the current folder precedes PYTHONPATH, and both sides run this checkout.
+        done = run(sys.executable, "-P", "-m", "bringup", *words, env=self.env)
         if done.code:
             raise RuntimeError(f"{self.name}: `bringup {' '.join(map(str, words))}` ended with code {done.code}")
         return done.processor
