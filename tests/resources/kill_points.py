@@ -78,7 +78,7 @@ POINTS = {
     "after the folder is on the disk": Point(at=FOLDER + "_flush", when="after", left=_PART),
     "before the exchange": Point(at=FOLDER + "exchange", when="before", left=_PART, stopped=NEW),
     "after the exchange": Point(at=FOLDER + "exchange", when="after", left=_PART, bundle=NEW, stopped=NEW),
-    "after the name is on the disk": Point(at=FOLDER + "_put", when="after", left=_PART, bundle=NEW, stopped=NEW),
+    "after the name is on the disk": Point(at=FOLDER + "_move", when="after", left=_PART, bundle=NEW, stopped=NEW),
     "the old bundle is half removed": Point(
         at="os:rmdir", when="before", on="programs", left=_PART, bundle=NEW, stopped=NEW
     ),
@@ -178,15 +178,16 @@ def install(name: str, signum: int) -> None:
             end()
         return result
 
-    owner, attribute = _owner(point.at)
+    owner, attribute = function_of(point.at)
     real = getattr(owner, attribute)
     setattr(owner, attribute, call)
     if not point.exchanges:
-        folder, exchange = _owner(FOLDER + "exchange")
+        folder, exchange = function_of(FOLDER + "exchange")
         setattr(folder, exchange, lambda *_: False)
 
 
-def _owner(at: str) -> tuple[Any, str]:
+def function_of(at: str) -> tuple[Any, str]:
+    """The owner and the name of the function that a point names."""
     module, _, path = at.partition(":")
     *outer, attribute = path.split(".")
     return reduce(getattr, outer, import_module(module)), attribute

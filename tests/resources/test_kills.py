@@ -18,7 +18,18 @@ import pytest
 
 from bringup.compile.cache.store import Store
 from tests.resources.compiles import Ended, Nursery, names, temporary, tokens_of
-from tests.resources.kill_points import EVERY, IREE_POINTS, KERNEL_POINTS, NEW, OLD, POINTS, SURVIVED, Point, struck
+from tests.resources.kill_points import (
+    EVERY,
+    IREE_POINTS,
+    KERNEL_POINTS,
+    NEW,
+    OLD,
+    POINTS,
+    SURVIVED,
+    Point,
+    function_of,
+    struck,
+)
 
 GRACE = 10.0  # seconds within which the children of a process that was killed are gone
 LENGTH = ("--max-seq-len", "32")  # two entry points
@@ -157,6 +168,12 @@ def stopped(scene: Scene, name: str, sent: signal.Signals, contents: dict[str, C
 def some(points: Iterable[str], quick: Container[str]) -> list[object]:
     """The parameters of a test: those that are not quick are slow."""
     return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in points]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_function_of_a_point_exists(name):
+    owner, attribute = function_of(EVERY[name].at)
+    assert callable(getattr(owner, attribute))
 
 
 KILLED = {
