@@ -29,22 +29,22 @@ def choice(name: str, value: object, known: Sequence[str]) -> str:
     raise _refused(name, value, f"{hint} it takes {', '.join(known)}".lstrip())
 
 
-def whole(name: str, value: object, *, least: int | None = None) -> int:
-    """An integer, also numpy's; at least `least`. Raises BU024."""
+def integer(name: str, value: object, *, minimum: int | None = None) -> int:
+    """An integer, also numpy's; at least `minimum`. Raises BU024."""
     try:
         number = operator.index(cast(Any, value))
     except TypeError:
         number = None
-    if number is None or (least is not None and number < least):
-        raise _refused(name, value, "give an integer" + ("" if least is None else f" from {least} on"))
+    if number is None or (minimum is not None and number < minimum):
+        raise _refused(name, value, "give an integer" + ("" if minimum is None else f" from {minimum} on"))
     return number
 
 
-def whole_numbers(name: str, values: object, *, least: int | None = None) -> list[int]:
-    """The integers of an iterable, each at least `least`. Raises BU024."""
+def integer_list(name: str, values: object, *, minimum: int | None = None) -> list[int]:
+    """The integers of an iterable, each at least `minimum`. Raises BU024."""
     if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
         raise _refused(name, values, "give integers, in a list")
-    return [whole(name, value, least=least) for value in cast("Any", values)]
+    return [integer(name, value, minimum=minimum) for value in cast("Any", values)]
 
 
 def path(name: str, value: object) -> str:

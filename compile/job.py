@@ -248,7 +248,7 @@ def _most(headers: Mapping[str, TensorInfo], adapter: Adapter) -> str:
         first, second = sorted(weight, key=lambda dtype: weight[dtype], reverse=True)[:2]
         counted = 0
         for name, info in names.items():
-            if info.dtype == first and not adapter.leaves_out(name, names):
+            if info.dtype == first and not adapter.drops_tensor(name, names):
                 counted += _nbytes(info)
                 if counted > weight[second]:
                     return first

@@ -48,7 +48,7 @@ class QuantisedMatrix(Expr):
         for part, region in zip(parts, regions, strict=True):
             if not scope.misfits:
                 _check_shape(part, region, codes)
-            scope.take(region, _accepted_dtypes(part), f"{self.scheme}: {part.name}")
+            scope.check_dtypes(region, _accepted_dtypes(part), f"{self.scheme}: {part.name}")
         if self.form.index:
             index, check = regions[-1], InRange(self.scheme, regions[1].shape[-1], self.form.block[1])
             name = f"{self.scheme}: index"

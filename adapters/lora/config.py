@@ -76,7 +76,7 @@ class LoraConfig:
         alpha = _by_pattern(self.alpha_pattern, name, self.alpha)
         return alpha / math.sqrt(rank) if self.rslora else alpha / rank
 
-    def takes(self, name: str, *, linear: bool = True) -> bool:
+    def targets_module(self, name: str, *, linear: bool = True) -> bool:
         """Whether `target_modules` includes a module; `linear`: a linear layer that is not the head."""
         if _matches(self.excluded, name):
             return False
@@ -86,7 +86,7 @@ class LoraConfig:
             return True
         return _matches(self.modules, name) and (not self.layers or self._layer(name) in self.layers)
 
-    def takes_parameter(self, name: str) -> bool:
+    def targets_parameter(self, name: str) -> bool:
         """Whether `target_parameters` includes a parameter."""
         return _matches(self.parameters, name)
 

@@ -26,7 +26,7 @@ class Group:
     blocks: list[tuple[Block, Pair]] = field(default_factory=list[tuple[Block, Pair]])
     places: set[Places] = field(default_factory=set[Places])
 
-    def takes(self, block: Block, pair: Pair) -> bool:
+    def matches(self, block: Block, pair: Pair) -> bool:
         """Whether a block is of another expert; matrices that are summed have separate arrays."""
         if (pair.rank, pair.scale) != (self.rank, self.scale) or not block.place or block.place in self.places:
             return False
@@ -84,7 +84,7 @@ def _split(entry: Entry, source: int, *, first: bool) -> tuple[Block, ...] | Mix
 
 
 def _add(groups: list[Group], block: Block, pair: Pair) -> None:
-    group = next((group for group in reversed(groups) if group.takes(block, pair)), None)
+    group = next((group for group in reversed(groups) if group.matches(block, pair)), None)
     if group is None:
         group = Group(pair.rank, pair.scale)
         groups.append(group)

@@ -93,7 +93,7 @@ def _target(key: Key, config: LoraConfig, base: Base) -> str:
     wrapped = [
         name
         for name in inside
-        if len(base.tensors[name].shape) == 3 and config.takes_parameter(module + name[len(own) :])
+        if len(base.tensors[name].shape) == 3 and config.targets_parameter(module + name[len(own) :])
     ]
     return wrapped[-1 - depth] if depth < len(wrapped) else ""
 
@@ -112,7 +112,7 @@ def _pair(
     experts = len(shape) == 3
     layout = spelling.layout(embedding=part.embedding, experts=experts)
     parameter = part.module + target[len(base.own(part.module)) :]
-    named = parameter if config.takes_parameter(parameter) else part.module  # patterns of the config match it
+    named = parameter if config.targets_parameter(parameter) else part.module  # patterns of the config match it
     wanted = config.rank_of(named)
     ranks = [_rank(info, axes, shape[0] if experts else 1) for info, axes in ((a, layout.a), (b, layout.b))]
     rank = wanted or ranks[0]

@@ -130,7 +130,7 @@ def read(words: Fields) -> CompressedTensors | None:
     _only_dense(words)
     if words.group("transform_config"):
         words.error("BU122", "config says `transform_config`: rotations of weights are not read", "transform_config")
-    format, groups = words.take("format", str, "dense"), list[tuple[Targets, Weights]]()
+    format, groups = words.get("format", str, "dense"), list[tuple[Targets, Weights]]()
     for name, group in words.group("config_groups").items():
         if not isinstance(group, dict):
             help = "write its `targets` and `weights`, as compressed-tensors does when it saves"

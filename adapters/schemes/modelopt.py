@@ -102,7 +102,7 @@ def read(words: Fields) -> ModelOpt | None:
 def _algorithm(words: Fields, whole: Fields) -> Algorithm | None:
     """None if nothing is quantised; `whole` receives the finding, so that many layers of a kind are one finding."""
     words.read |= {"group_size"}
-    text = words.maybe("quant_algo", str)
+    text = words.optional("quant_algo", str)
     name = "" if text is None else text.upper()
     mixed = name == "MIXED_PRECISION" and words is whole
     if name and not mixed and name not in KNOWN:

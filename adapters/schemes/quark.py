@@ -101,8 +101,8 @@ def _kind(words: Fields, settings: object, key: str) -> Kind | None:
         return None
     inner = Fields(cast("dict[str, Any]", spec), f"`{key}.weight`")
     inner.read |= NOTES
-    dtype, scheme = inner.take("dtype", str), inner.take("qscheme", str)
-    group, format = inner.maybe("group_size", int), inner.maybe("scale_format", str)
+    dtype, scheme = inner.get("dtype", str), inner.get("qscheme", str)
+    group, format = inner.optional("group_size", int), inner.optional("scale_format", str)
     inner.only("is_dynamic", False, None)
     inner.only("symmetric", True, None)
     words.findings += inner.done()

@@ -34,7 +34,7 @@ class Targets:
     @classmethod
     def of(cls, words: Fields, key: str) -> Self:
         """From a list in a config. Reports BU121 without one, BU122 for an expression that is not supported."""
-        entries = words.words(key)
+        entries = words.strings(key)
         if not entries:
             words.error("BU121", f"config key `{key}` is {shown(entries)}; names of modules are needed", key, stops="")
         expressions = list[Expression]()

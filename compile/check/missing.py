@@ -44,7 +44,7 @@ def missing_and_unread(plan: Plan, known: Container[str] = (), lost: Diagnostic 
             unread = [name for name in unread if name not in cause.explains]
     if not (readers or unread):
         return
-    wanted, read = [*plan.wanted, *plan.dropped], plan.headers.keys() - plan.dropped.keys()
+    wanted, read = [*plan.required, *plan.dropped], plan.headers.keys() - plan.dropped.keys()
     for whole in (True, False):  # subtrees first; then single tensors of the rest with the same parent
         missing = _by_pattern(roots(readers, wanted) if whole else {name: [name] for name in readers})
         unread_too = _by_pattern(roots(unread, read) if whole else {name: [name] for name in unread})

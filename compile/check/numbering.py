@@ -54,7 +54,7 @@ def surplus(plan: Plan, unread: Collection[str]) -> str:
     parent = next(iter(parents))
     if len(parents) > 1 or not parent or not all(map(str.isdigit, numbers)):
         return ""
-    steps = (name[len(parent) + 1 :].partition(".")[0] for name in plan.wanted if name.startswith(f"{parent}."))
+    steps = (name[len(parent) + 1 :].partition(".")[0] for name in plan.required if name.startswith(f"{parent}."))
     wanted = max((int(step) for step in steps if step.isdigit()), default=-1)
     if wanted < 0 or min(map(int, numbers)) <= wanted:
         return ""

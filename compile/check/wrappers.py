@@ -36,7 +36,7 @@ def lora(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cause]
     if not found:
         return
     matrices = dict.fromkeys(f"{name[: m.start()].removeprefix(PEFT)}.weight" for name, m in found.items())
-    makes = {name.removeprefix(plan.prefix): parameter for name, parameter in plan.wanted.items()}
+    makes = {name.removeprefix(plan.prefix): parameter for name, parameter in plan.required.items()}
     parameters = dict.fromkeys(filter(None, (makes.get(name.removeprefix(plan.prefix)) for name in matrices)))
     listing = ", ".join(grouped(parameters or matrices))
     alone = len(found) == len(plan.headers)
@@ -92,7 +92,7 @@ def foreign(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cau
     """Names by another convention: almost no expected name is present, and the others have several roots."""
     if not unread:
         return
-    wanted = {*readers, *plan.wanted}
+    wanted = {*readers, *plan.required}
     present = wanted & plan.headers.keys()
     if len(present) * 10 > len(readers) or len({digits(root)[0] for root in roots(readers, wanted)}) < 3:
         return

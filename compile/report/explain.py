@@ -78,8 +78,8 @@ def _tensor(job: Job, name: str, ranks: Mapping[int, Plan]) -> Explanation:
     elif name in plan.dropped:
         drop = plan.dropped[name]
         rows += [("dropped", f"{drop.why}  (`{drop.pattern}`)"), *_line("rule", drop.site)]
-    elif name in plan.wanted:
-        requested_by = plan.wanted[name]
+    elif name in plan.required:
+        requested_by = plan.required[name]
         rows += [("read by", f"{requested_by}, which cannot be computed"), *_problems(job, requested_by)]
     else:
         rows.append(("read by", "nothing: `bringup check` reports BU105"))

@@ -43,8 +43,8 @@ class IreeCpu(Target):
     summary = "torch-mlir and IREE, for the processor of this machine"
     requires = ("torch", "torch-mlir", "iree-base-compiler", "iree-base-runtime")
     runs_with = ("iree-base-runtime",)
-    takes_packed = True
-    takes_loras = True
+    supports_packed = True
+    supports_loras = True
     options = {  # noqa: RUF012  a Mapping of the protocol
         "cpu": Option(
             default="host",

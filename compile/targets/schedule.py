@@ -78,10 +78,10 @@ class ScheduleTarget(Target):
         "passes": Option(default="", help="passes to leave out: -NAME,-NAME (`--dump-dir` shows what each does)"),
     }
     phases = ("schedule",)
-    takes_loras = True
+    supports_loras = True
     opaque = OPAQUE
     fixed_sizes = True
-    takes_packed = True
+    supports_packed = True
     activations = ACTIVATIONS
 
     def layout(self, graph: Graph) -> Adapter:

@@ -104,7 +104,7 @@ class Selection:
 
     def check_loras(self, graph: Graph) -> None:
         """Raises BU412 for slots of LoRAs that the target does not support."""
-        if graph.options.max_lora_rank and not self.target.takes_loras:
+        if graph.options.max_lora_rank and not self.target.supports_loras:
             message = f"target `{self.name}` does not support LoRAs at run time"
             help = "leave --max-lora-rank out, or compile for `cpu`, `iree-cpu`, `torch` or `cuda:sm_90`"
             raise fail("BU412", message, help=help)

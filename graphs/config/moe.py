@@ -54,6 +54,6 @@ class RoutingConfig:
             per_token=per_token,
             groups=groups,
             topk_groups=topk,
-            normalise=fields.take("norm_topk_prob", bool, True, null=normalise_null),
-            factor=fields.take("routed_scaling_factor", float, factor),
+            normalise=fields.get("norm_topk_prob", bool, True, null=normalise_null),
+            factor=fields.get("routed_scaling_factor", float, factor),
         )

@@ -30,7 +30,9 @@ class Declared:
     dtype: str
     pack: Pack | None = None
     site: Site | None = None
-    words: tuple[tuple[str, str | tuple[str, ...]], ...] = ()  # of its layers' classes: `Module.checkpoint_words`
+    checkpoint_names: tuple[
+        tuple[str, str | tuple[str, ...]], ...
+    ] = ()  # of its layers' classes: `Module.checkpoint_names`
 
     @property
     def storage(self) -> tuple[Shape, str]:

@@ -122,7 +122,8 @@ def test_a_family_may_state_the_stretched_context() -> None:
     """As Gemma 3 does: `max_position_embeddings` 131072, with linear rope of factor 8."""
     raw = SIZES | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}
     longest = [
-        read_common(Fields(raw, "t"), (None,) * 2, stretched=stretched)["max_positions"] for stretched in (True, False)
+        read_common(Fields(raw, "t"), (None,) * 2, scaled_positions=stretched)["max_positions"]
+        for stretched in (True, False)
     ]
     assert longest == [128, 1024]
 

@@ -105,7 +105,7 @@ def unquantised(job: Job, words: Mapping[str, object], *, stated: bool) -> Itera
     parts = dict.fromkeys(part for each in found.values() for part in each)
     lacking = f" without {', '.join(f'`{part}`' for part in parts)}" if parts else ""
     row = by_method(str(words.get("quant_method", "")))
-    some = found and len(found) < sum(1 for name in plan.wanted if part_of(name))
+    some = found and len(found) < sum(1 for name in plan.required if part_of(name))
     finding = Diagnostic(
         code="BU137",
         message=f"config.json says {quoted(words)}, and the checkpoint stores {listed(names)} as {dtypes}{lacking}",
@@ -134,7 +134,7 @@ def of_another(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
     plan = job.plan
     if len({p.code for p in plan.problems}) + bool(plan.unread) < 2:
         return
-    stems = {part[0] for name in bare_names(plan, plan.wanted) if (part := part_of(name))}
+    stems = {part[0] for name in bare_names(plan, plan.required) if (part := part_of(name))}
     wrong: dict[str, set[str]] = {}
     for code, names in [*((p.code, p.sources) for p in plan.problems), ("unread", plan.unread)]:
         for name in bare_names(plan, names):
@@ -151,7 +151,7 @@ def of_another(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
     matrices = {plain: {**scales[plain], **({"weight": plain} if plain in headers else {})} for plain in others}
     row = format_of(part for each in matrices.values() for part in each)
     tensors = {name for plain in stems for name in (plain, *parts.get(plain, {}).values())}
-    wanted = {name for name in bare_names(plan, plan.wanted) if (part := part_of(name)) and part[0] in stems}
+    wanted = {name for name in bare_names(plan, plan.required) if (part := part_of(name)) and part[0] in stems}
     as_stored = {
         headers.get(plain, plain): {part: headers[name] for part, name in each.items()}
         for plain, each in scales.items()
@@ -176,4 +176,4 @@ def of_another(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
 
 
 def _matrices(plan: Plan) -> list[str]:
-    return [name for name, info in plan.headers.items() if name in plan.wanted and len(info.shape) > 1]
+    return [name for name, info in plan.headers.items() if name in plan.required and len(info.shape) > 1]

@@ -36,7 +36,7 @@ def foreign(job: Job, words: Mapping[str, object], unruled: Collection[str]) -> 
     lacking = {frozenset(parts) for parts in absent.values()}
     formats: dict[str, tuple[Format, dict[str, Mapping[str, str]]]] = {}
     for plain, parts in parts_of(plan.headers).items():
-        if plain not in touched or any(name in plan.wanted for name in parts.values()):
+        if plain not in touched or any(name in plan.required for name in parts.values()):
             continue
         row = format_of(parts, method)
         if row is None or any(name in unruled for name in parts.values()):
@@ -66,7 +66,7 @@ def _renamed(plan: Plan, plain: str, parts: Mapping[str, str], absent: Parts) ->
 
 def _elsewhere(plan: Plan, plain: str, parts: Mapping[str, str], lacking: Container[Collection[str]]) -> bool:
     """Whether rules read matrices in this format, and none of this name: names are wrong, not the format."""
-    return frozenset(parts) in lacking and plain not in plan.wanted
+    return frozenset(parts) in lacking and plain not in plan.required
 
 
 def _finding(job: Job, words: Mapping[str, object], row: Format, matrices: Parts, caches: Sequence[str]) -> Diagnostic:
