@@ -181,7 +181,7 @@ def sliding_window(fields: Fields, absent: int | None = None) -> int | None:
     fields.read.add("sliding_window")
     window = fields.optional("sliding_window", int) if "sliding_window" in fields.raw else absent
     if window is not None and window < 1:
-        message = f"`sliding_window` is {window}; a window holds at least 1 token"
+        message = f"`sliding_window` is {window}; a window has at least 1 token"
         fields.error("BU121", message, "sliding_window", stops="")
     return window
 

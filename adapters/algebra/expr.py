@@ -267,7 +267,7 @@ def _position(region: Region, axis: str | int) -> int:
     for k, own in enumerate(region.axes):
         if own.name == axis or [factor.name for factor in own.factors(set())] == [axis]:
             return k
-    raise AxesError(f"there is no axis `{axis}` among `{show(region.axes)}`")
+    raise AxesError(f"no axis `{axis}` in `{show(region.axes)}`")
 
 
 def S(name: str, axes: str = "", *, dtype: str = "", plain: bool = False, **sizes: int) -> Expr:

@@ -113,7 +113,7 @@ def _unread(pair: Pair) -> Diagnostic:
     return Diagnostic(
         code="BU167",
         message=f"no parameter is read from `{pair.target}`, which `{pair.module}` changes",
-        help="see whether the base itself fits: `bringup check`",
+        help="check that the base itself fits: `bringup check`",
         sources=(pair.a.name, pair.b.name),
     )
 
@@ -125,7 +125,7 @@ def _misfits(pair: Pair, block: Block) -> list[Diagnostic]:
         Diagnostic(
             code="BU165",
             message=f"`{info.name}` has shape {list(info.shape)}; for `{pair.target}` of this base it is {list(shape)}",
-            help="the adapter was trained on a model of other sizes: take that one as the base",
+            help="the adapter was trained on a model of other sizes: use that model as the base",
             expected=str(list(shape)),
             actual=str(list(info.shape)),
             sources=(info.name,),

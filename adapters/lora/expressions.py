@@ -118,7 +118,7 @@ class _Matching:
             elif operation in (ops.ASSERT, ops.ASSERT_NOT):
                 self.operations(argument[1])
             else:
-                raise Unbounded(f"it has what no bounded matching has ({str(operation).lower()})")
+                raise Unbounded(f"it uses {str(operation).lower()}, which bounded matching does not support")
 
 
 def _in(items: Any, character: str) -> bool:

@@ -79,5 +79,5 @@ def _is_linear(base: Base, target: str) -> bool:
 
 
 def _finding(message: str, names: Sequence[str]) -> Diagnostic:
-    help = "take the adapter_config.json that was saved with these tensors"
+    help = "use the adapter_config.json that was saved with these tensors"
     return Diagnostic(code="BU166", message=message, help=help, sources=tuple(names))

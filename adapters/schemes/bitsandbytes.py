@@ -151,7 +151,7 @@ def read(words: Fields) -> Stored | None:
     in_four, in_eight = (words.get(f"load_in_{bits}bit", bool, False) for bits in (4, 8))
     if in_four is in_eight:
         both = "both `load_in_4bit` and `load_in_8bit`" if in_four else "neither `load_in_4bit` nor `load_in_8bit`"
-        words.error("BU122", f"config says {both}", "load_in_8bit", "set the one that applies")
+        words.error("BU122", f"config sets {both}", "load_in_8bit", "set the one that applies")
     return FourBits(table, nested, unquantized) if in_four else Int8(unquantized)
 
 

@@ -54,7 +54,7 @@ def read_weights(group: Fields, format: str) -> Weights | None:
     own = _inferred(kind, bits, words.get("group_size")) if own == "mixed-precision" else own
     if (kind, bits) not in FORMATS.get(own, ()):
         known = ", ".join(f"`{format}`" for format in FORMATS)
-        message = f"{group.family} has `format` = {shown(own)} of {kind}{bits}; the formats that are read: {known}"
+        message = f"{group.family} has `format` = {shown(own)} of {kind}{bits}; the supported formats are: {known}"
         group.error("BU122", message, "format", "`pack-quantized` is read for 4 and 8 bits" if own in FORMATS else "")
         own = "naive-quantized"
     symmetric = args.get("symmetric", bool, True)

@@ -142,7 +142,7 @@ def _overrides(words: Fields, usual: Groups) -> Iterator[Override]:
         try:
             expression = Expression(text.removeprefix("-:").removeprefix("+:"))
         except ValueError as error:
-            words.error("BU122", f"`dynamic` has {shown(text)}, which is not understood: {error}", "dynamic")
+            words.error("BU122", f"`dynamic` has {shown(text)}, which cannot be parsed: {error}", "dynamic")
             continue
         yield Override(expression, None if text.startswith("-:") else override(words, "dynamic", usual, settings))
 

@@ -69,7 +69,7 @@ def read(words: Fields) -> Quark | None:
     words.only("layer_type_quant_config", {}, None)
     exported: object = words.group("export").get("weight_format", "real_quantized")
     if exported != "real_quantized":
-        message = f"config says `export.weight_format` = {shown(exported)}; 'real_quantized' is read"
+        message = f"config sets `export.weight_format` = {shown(exported)}; 'real_quantized' is read"
         words.error("BU122", message, "export")
     _without_rotations(words)
     whole = _kind(words, words.group("global_quant_config"), "global_quant_config")

@@ -42,7 +42,7 @@ class Targets:
             try:
                 expressions.append(Expression(entry))
             except ValueError as error:
-                words.error("BU122", f"`{key}` has {shown(entry)}, which is not understood: {error}", key)
+                words.error("BU122", f"`{key}` has {shown(entry)}, which cannot be parsed: {error}", key)
         if len(expressions) > MOST:
             words.error("BU122", f"`{key}` has more than {MOST} expressions", key)
             return cls()

@@ -133,7 +133,7 @@ def _nonsense(manifest: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"a function is called `{name}`" for name in functions if "/" in name or not _inside(name))  # its file
     for entry in interface["entries"]:
         unknown = [call["function"] for call in entry["calls"] if call["function"] not in functions]
-        yield from (f"`{entry['name']}` calls `{name}`, which is not there" for name in unknown)
+        yield from (f"`{entry['name']}` calls `{name}`, which does not exist" for name in unknown)
         if any(index < 0 for call in entry["calls"] for index in call["inputs"]):
             yield f"`{entry['name']}` has a call with a negative input"
         if "logits" not in entry["outputs"] or min(entry["outputs"].values()) < 0:

@@ -145,7 +145,7 @@ def _advice(plan: Plan, names: Group, pattern: str) -> str:
     below = flat(names)
     leaves = {name.rpartition(".")[2] for name in below}
     if any(_QUANTISED.search(leaf) for leaf in leaves):
-        return "it belongs to a quantised weight: the config has to say how it is quantised, and a rule to read it"
+        return "it belongs to a quantised weight: the config must state how it is quantised, and a rule must read it"
     shapes = {declared.storage[0] for declared in plan.signature.values()}
     numbered = any(root.rpartition(".")[2].isdigit() for root in names)
     if numbered or any(_WEIGHT.search(leaf) for leaf in leaves) or any(plan.headers[n].shape in shapes for n in below):

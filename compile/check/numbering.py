@@ -31,8 +31,8 @@ def numbering(plan: Plan, missing: Collection[str]) -> str:
     if not there or int(last) in there:
         return ""
     if int(last) > there[-1]:
-        return f"the checkpoint ends at {parent}.{there[-1]}, the config asks for {last}: one of the two is wrong"
-    return f"there is a hole in the numbering of `{parent}`: {_numbered(parent, there)} are there"
+        return f"the checkpoint ends at {parent}.{there[-1]}, the config expects {last}: one of the two is wrong"
+    return f"gap in the numbering of `{parent}`: {_numbered(parent, there)} are present"
 
 
 def renumbered(plan: Plan, missing: str, found: str) -> str:

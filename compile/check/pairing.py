@@ -195,11 +195,11 @@ def _undecided(pair: Pair) -> str:
         others = " and ".join(f"`{', '.join(grouped(group))}`" for group in pair.rivals)
         return (
             f"it may be {names}, which nothing reads, but {others} may be as well: equal shapes cannot tell them "
-            "apart; look at the code that wrote the checkpoint"
+            "apart; check the code that wrote the checkpoint"
         )
     return (
         f"it may be {names}, which nothing reads: equal shapes cannot tell them apart; "
-        "look at the code that wrote the checkpoint"
+        "check the code that wrote the checkpoint"
     )
 
 

@@ -78,8 +78,8 @@ def wrapped(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cau
             code="BU101",
             message=f"every name of the checkpoint carries the prefix `{prefix}` "
             f"({len(names)} tensors are missing for it)",
-            help=(f'say so in the adapter, Adapter(…, prefix="{head}"), or ' if one_prefix else "")
-            + f"take `{prefix}` off the names: a wrapper was saved, not the model in it",
+            help=(f'state it in the adapter, Adapter(…, prefix="{head}"), or ' if one_prefix else "")
+            + f"remove `{prefix}` from the names: a wrapper was saved, not the model in it",
             parameter=parameters_of(plan, readers, names),
             sources=tuple(found),
             **sites_of(plan, readers, names) | stored(plan, found),

@@ -32,7 +32,7 @@ def field_problems(data: Mapping[str, Any]) -> Iterator[str]:
         settings = kernel["kernel"]
         yield from (f"kernel {number}: `{name}` is {value!r:.80}" for name, value in _wrong(settings, _SETTINGS))
     if len({str(kernel["kernel"]) for kernel in data["kernels"]}) != len(data["kernels"]):
-        yield "a kernel is there twice"
+        yield "duplicate kernel"
     for function, groups in data["calls"].items():
         for call in (call for group in groups for call in group):
             yield from (f"a call of `{function}`: {problem}" for problem in _of_call(call, data["kernels"]))

@@ -165,7 +165,7 @@ def layout_of(
     useful = [size for size in sorted(buckets) if size <= longest]
     layers = len(graph.layers)
     if wrong := [index for index in aux_hidden if not 0 <= index <= layers]:
-        raise fail("BU028", f"there is no hidden state {wrong[0]}: the model's {layers} layers have 0 to {layers}")
+        raise fail("BU028", f"hidden state {wrong[0]} does not exist: the model's {layers} layers have 0 to {layers}")
     hidden = sorted(set(aux_hidden))
     settings: dict[str, Any] = {"all_logits": all_logits, "aux_hidden": hidden, "max_batch_size": max_batch_size}
     settings["max_input_len"] = max_input_len
@@ -178,7 +178,7 @@ def _max_input_len(given: int, context: int) -> int:
     """A number of tokens, at most the context. Raises BU024."""
     count = integer("max_input_len", given, minimum=1)
     if count > context:
-        message = f"`max_input_len` does not take {count}: the context has {context:,} tokens"
+        message = f"`max_input_len` is {count}, but the context has {context:,} tokens"
         raise fail("BU024", message, help="reduce it, or increase --max-seq-len")
     return count
 
@@ -192,7 +192,7 @@ def _cache_blocks(given: int, largest: CacheSizes) -> int | None:
     if count < least:
         raise fail(
             "BU024",
-            f"`cache_blocks` does not take {count}: one sequence of {largest.context:,} tokens needs {least} blocks of "
+            f"`cache_blocks` is {count}, but one sequence of {largest.context:,} tokens needs {least} blocks of "
             f"{BLOCK} tokens",
             help=f"use {least} or more, or reduce --max-seq-len",
         )

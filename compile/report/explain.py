@@ -42,7 +42,7 @@ def explain(job: Job, name: str, parallel: Parallel | None = None, rank: int | N
     explanations += [_tensor(job, name, ranks)] if name in job.plan.headers else []
     if not explanations:
         known = [*job.plan.signature, *job.plan.headers]
-        hint = did_you_mean(name, known) or "`bringup compile MODEL --emit plan` lists what there is"
+        hint = did_you_mean(name, known) or "`bringup compile MODEL --emit plan` lists parameters and tensors"
         raise fail("BU010", f"`{job.family.name}` has no parameter and no tensor `{name}`", help=hint)
     return explanations
 

@@ -30,7 +30,7 @@ def check_vocabulary(tokens: list[int], size: int) -> None:
     """Raises BU015 for a token outside of a vocabulary of this size, and for an empty list."""
     wrong = [token for token in tokens if not 0 <= token < size]
     if wrong or not tokens:
-        message = f"token {wrong[0]} is not in the vocabulary of {size}" if wrong else "there are no tokens"
+        message = f"token {wrong[0]} is not in the vocabulary of {size}" if wrong else "the list of tokens is empty"
         raise fail("BU015", message)
 
 

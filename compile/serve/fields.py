@@ -59,7 +59,7 @@ class Fields:
         """A required text."""
         value = self.get(name)
         if type(value) is not str or not value:
-            found = "missing" if value is None else f"{shown(value)}, not a text"
+            found = "missing" if value is None else f"{shown(value)}, not a string"
             raise wrong(name, f"`{name}` is {found}")
         return value
 
@@ -87,5 +87,5 @@ class Fields:
         unknown = [name for name in self._names if name not in self._known]
         if unknown:
             name = f"{within}{short(unknown[0])}"
-            message = f"there is no `{name}`; {did_you_mean(unknown[0], self._known)}".removesuffix("; ")
+            message = f"unknown field `{name}`; {did_you_mean(unknown[0], self._known)}".removesuffix("; ")
             raise Refused(400, message, param=name, code="unknown_parameter")

@@ -152,9 +152,7 @@ class IreeCpu(Target):
             runtime.get_device(name)  # pyright: ignore[reportUnknownMemberType]
         except (ValueError, RuntimeError) as error:  # not a driver's name; a driver without its library
             known = ", ".join(self.devices())
-            raise fail(
-                "BU018", f"there is no executor `{name}`: {error}", help=f"for a CPU, IREE has {known}"
-            ) from error
+            raise fail("BU018", f"unknown executor `{name}`: {error}", help=f"for a CPU, IREE has {known}") from error
 
 
 IREE_CPU = IreeCpu()

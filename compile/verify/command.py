@@ -154,7 +154,9 @@ def _of_tokens(job: Job) -> Job:
     message = ", ".join(f"`{name}`" for name in job.graph.inputs)
     help = "feed it yourself, with `Session.prefill(tokens, NAME=rows)`, and compare with a reference of your own"
     raise fail(
-        "BU029", f"`{job.graph.config.family}` takes {message} as well as tokens; verify passes only tokens", help=help
+        "BU029",
+        f"`{job.graph.config.family}` requires {message} besides tokens, and verify passes only tokens",
+        help=help,
     )
 
 

@@ -115,7 +115,7 @@ class _Reader:
                     raise ValueError(str(error)) from None
         symbol = self.text[self.at]
         if symbol in "*+?[\\" or _TIMES.match(self.text, self.at):
-            raise ValueError(f"`{self.text[self.at : self.at + 2]}` is not understood here")
+            raise ValueError(f"`{self.text[self.at : self.at + 2]}` is not supported here")
         self.at += 1
         return _character(re.compile("." if symbol == "." else re.escape(symbol)))
 
@@ -124,7 +124,7 @@ class _Reader:
         lacking = not ahead and self._skips("?!")
         plain = ahead or lacking or self._skips("?:")
         if not plain and self._skips("?"):
-            raise ValueError("a group `(?…` is not understood")
+            raise ValueError("a group `(?…` is not supported")
         inner = self.either()
         if not self._skips(")"):
             raise ValueError("a `(` without `)`")

@@ -57,7 +57,7 @@ class Fields:
         if value is None and (instead := null if key in self.raw else default) is not None:
             return instead
         if type(value) is int and abs(value) >= MOST:
-            self.error("BU124", f"config key `{key}` is a number of {len(str(value))} digits; no model has that", key)
+            self.error("BU124", f"config key `{key}` has {len(str(value))} digits, which is too large", key)
             self.doubtful |= kind is int
             return kind(1)
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -67,7 +67,7 @@ class Fields:
             return value
         message = f"config key `{key}` {self._state(key)}; {self.family} needs a value of type {kind.__name__}"
         drop = value is None and key in self.raw and default is not None
-        help = f"null is not the default: leave the key out for that, {shown(default)}" if drop else ""
+        help = f"null is not the default: remove the key to use the default, {shown(default)}" if drop else ""
         meaning = _converted(value, kind)
         unknown = kind is int or (kind is bool and default is None)  # else a flag has its default while planning
         self.doubtful |= kind is int
@@ -181,7 +181,7 @@ class Fields:
         numbers = any(isinstance(known, int) and not isinstance(known, bool) for known in allowed)
         unknown = self.stopped and numbers  # the allowed values are computed from stand-ins
         if not fits and key not in self.allowed and not unknown:
-            message = f"config says `{key}` = {shown(value)}; the {self.family} graph implements {_listed(allowed)}"
+            message = f"config sets `{key}` = {shown(value)}; the {self.family} graph implements {_listed(allowed)}"
             self.error("BU122", message, key)
 
     def choice(self, key: str, known: Collection[str], default: str) -> str:
@@ -189,7 +189,7 @@ class Fields:
         value = self.get(key, str, default)
         if value in known:
             return value
-        message = f"config says `{key}` = {shown(value)}; the {self.family} graph implements {_listed(known)}"
+        message = f"config sets `{key}` = {shown(value)}; the {self.family} graph implements {_listed(known)}"
         self.error("BU122", message, key, did_you_mean(value, known))
         return default
 
@@ -224,13 +224,13 @@ class Fields:
 
     def overridden(self, key: str, value: Any, by: str, used: Any) -> None:
         """Warns that two keys contradict each other, and that the one that transformers obeys is used."""
-        message = f"config says `{key}` = {shown(value)} and `{by}` = {shown(used)}; the latter is used"
-        help = f"transformers does not look at `{key}` here either: remove the one that is wrong"
+        message = f"config sets `{key}` = {shown(value)} and `{by}` = {shown(used)}; the latter is used"
+        help = f"transformers does not read `{key}` here either: remove the wrong one"
         self.error("BU151", message, key, help, severity=Severity.WARNING)
 
     def ignored(self, key: str, value: Any, differs: str) -> None:
         """Warns of a key that other code reads, but not transformers, whose logits are the reference."""
-        message = f"config says `{key}` = {shown(value)}, which transformers does not read; neither does bringup"
+        message = f"config sets `{key}` = {shown(value)}, which transformers does not read; neither does bringup"
         self.error("BU151", message, key, f"{differs}: is the checkpoint for that?", severity=Severity.WARNING)
 
     def _state(self, key: str) -> str:

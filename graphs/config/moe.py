@@ -44,7 +44,7 @@ class RoutingConfig:
                 message = f"{experts} experts do not make {groups} groups of the same size, 2 experts or more"
                 fields.error("BU121", message, "n_group", stops="")
             elif topk > groups:
-                message = f"`topk_group` is {topk} and there are {groups} groups"
+                message = f"`topk_group` is {topk}, but there are {groups} groups"
                 fields.error("BU121", message, "topk_group", stops="")
             elif per_token > experts // groups * topk:
                 message = f"a token cannot go to {per_token} of the {experts // groups * topk} experts of {topk} groups"

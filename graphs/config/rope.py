@@ -89,7 +89,7 @@ class RopeConfig:
             inner.read |= raw.keys()  # the settings belong to a type that is rejected as a whole
             inner.error(
                 "BU122",
-                f"config says rope type `{short(kind)}`; the {fields.family} graph implements "
+                f"config sets rope type `{short(kind)}`; the {fields.family} graph implements "
                 + ", ".join(f"`{known}`" for known in KINDS),
                 "rope_type",
                 "add the type to graphs/config/rope.py; angles of another type would be wrong at every position",
@@ -110,11 +110,11 @@ class RopeConfig:
     def _check(self, inner: Fields, head_dim: int) -> None:
         for key, value in (("factor", self.factor), ("rope_theta", self.theta)):
             if not 0 < value < MOST:
-                inner.error("BU121", f"rope's `{key}` is {value:g}; it has to be above 0 and below {MOST:g}", key)
+                inner.error("BU121", f"rope's `{key}` is {value:g}; it must be above 0 and below {MOST:g}", key)
         if self.kind == "yarn" and self.theta <= 1:
             inner.error("BU121", f"rope's `rope_theta` is {self.theta:g}; yarn needs more than 1", "rope_theta")
         if self.high_freq_factor <= self.low_freq_factor:
-            inner.error("BU121", "rope's `high_freq_factor` has to be above its `low_freq_factor`", "high_freq_factor")
+            inner.error("BU121", "rope's `high_freq_factor` must be above its `low_freq_factor`", "high_freq_factor")
         if not 0 < self.partial <= 1:
             inner.error("BU121", f"`partial_rotary_factor` is {self.partial:g}; a part of 1", "partial_rotary_factor")
         else:

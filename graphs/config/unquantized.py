@@ -80,7 +80,7 @@ class UnquantizedModules:
                     try:
                         expressions.append(Expression(expression))
                     except ValueError as error:
-                        words.error("BU122", f"`{key}` has {shown(entry)}, which is not understood: {error}", key)
+                        words.error("BU122", f"`{key}` has {shown(entry)}, which cannot be parsed: {error}", key)
             if len(globs) + len(suffixes) > MOST or len(expressions) > MOST_EXPRESSIONS:
                 words.error("BU122", f"`{key}` has more than {MOST:,} patterns, or {MOST_EXPRESSIONS} expressions", key)
                 return cls()

@@ -128,7 +128,7 @@ class Const(Leaf):
 def _size(axes: Axes, name: str) -> int:
     sizes = [node.size for axis in axes for node in axis.walk() if node.name == name]
     if not sizes:
-        raise AxesError(f"there is no axis `{name}` among `{show(axes)}`")
+        raise AxesError(f"no axis `{name}` in `{show(axes)}`")
     return sizes[0]
 
 

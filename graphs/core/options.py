@@ -68,8 +68,8 @@ def as_options(given: object) -> GraphOptions:
     """Checks the `options` argument of a call. Raises BU024 for another type."""
     if isinstance(given, GraphOptions):
         return given
-    help = "give a `bringup.graphs.GraphOptions`"
-    raise fail("BU024", f"`options` does not take a {type(given).__name__}", help=help)
+    help = "pass a `bringup.graphs.GraphOptions`"
+    raise fail("BU024", f"`options` is a {type(given).__name__}, not a `GraphOptions`", help=help)
 
 
 _CURRENT: ContextVar[GraphOptions] = ContextVar("graph options", default=GraphOptions())  # noqa: B039  frozen

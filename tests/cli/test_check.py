@@ -116,7 +116,7 @@ def test_another_config_and_another_adapter(bringup: Bringup, small: Path, tmp_p
         (["check", "gtp2"], "did you mean `gpt2`?"),
         (["chek"], "did you mean `check`?"),
         (["check", "gpt2", "--chekpoint", "x"], "--checkpoint"),
-        (["check", "gpt2", "--format", "yaml"], "it takes full, concise, json"),
+        (["check", "gpt2", "--format", "yaml"], "valid values: full, concise, json"),
         (["check", "hf://openai-community/gpt2"], "write --checkpoint hf://openai-community/gpt2"),
         (["check", "gpt2", "--checkpoint", "./x", "--revision", "main"], "--revision applies to"),
     ],

@@ -86,10 +86,10 @@ def test_a_manifest_has_the_options_and_the_job_of_a_bundle_too(tmp_path: Path) 
 
 @pytest.mark.parametrize("dtype", ["fp16", "int8", 16, ["float16"]])
 def test_an_option_refuses_what_it_does_not_take(dtype: object) -> None:
-    with pytest.raises(BringupError, match="BU024: `cache_dtype` does not take"):
+    with pytest.raises(BringupError, match=r"BU024: invalid value .* for `cache_dtype`"):
         GraphOptions(cache_dtype=dtype)  # type: ignore[arg-type]
 
 
 def test_open_job_takes_options_only() -> None:
-    with pytest.raises(BringupError, match="BU024: `options` does not take a dict"):
+    with pytest.raises(BringupError, match="BU024: `options` is a dict, not a `GraphOptions`"):
         bringup.open_job(None, "dummy", config=CONFIG, options={"cache_dtype": "float16"})  # type: ignore[arg-type]

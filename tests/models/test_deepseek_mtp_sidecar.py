@@ -165,5 +165,5 @@ def test_a_step_without_hidden_states(checkpoint: Path, bundle: Path) -> None:
     with pytest.raises(BringupError, match=r"BU029.*'hidden': \(2, 42\)"):
         session.prefill([1, 2])
     for model, source in ((str(bundle), None), ("deepseek_mtp", str(checkpoint))):
-        with pytest.raises(BringupError, match=r"BU029.*`deepseek_mtp` takes `hidden` as well as tokens"):
+        with pytest.raises(BringupError, match=r"BU029.*`deepseek_mtp` requires `hidden` besides tokens"):
             verify(model, source)

@@ -136,7 +136,7 @@ def test_refusals(body, reason):
         (text("ret;") + ".visible .entry other() { ret; }", "2 kernels"),
         (text("add.s32 %r0, %r1, %r1; ret;"), "register %r0 is not declared"),
         (text("bra L; ret;"), "label L is nowhere"),
-        (text("L: L: ret;"), "label L is there twice"),
+        (text("L: L: ret;"), "duplicate label L"),
         (text("@%p1 ret;"), "predicate %p1 is not declared"),
         (text("{ ret;").replace("\n}\n", "\n}}\n")[:-2], "not closed"),
         (text("ret; mov"), "a statement has no end"),

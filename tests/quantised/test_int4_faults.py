@@ -88,7 +88,7 @@ HEADERS: list[tuple[str, Mapping[str, Any], Change | None, str, str]] = [
     ("nf4", {}, without("weight.absmax"), "BU137", "without `weight.absmax`"),
     ("nf4", {}, without("__nf4"), "BU137", "without `weight.quant_state.bitsandbytes__nf4`"),
     ("int8", {}, without("SCB"), "BU137", "without `SCB`"),
-    ("awq", {}, edited("qweight", np.transpose), "BU137", "with rows for columns"),
+    ("awq", {}, edited("qweight", np.transpose), "BU137", "transposed"),
     ("gptq", {"modules_to_not_convert": ["model.layers.0.mlp"]}, None, "BU137", "correct the list"),
     ("gptq", {"modules_in_block_to_quantize": [["self_attn.o_proj"], ["mlp.up_proj"]]}, None, "BU137", "k_proj.weight"),
     ("gptq", {"dynamic": {"-:model\\.layers\\.0\\.mlp": {}}}, None, "BU137", "`dynamic` = {}"),

@@ -94,7 +94,7 @@ def test_zero_points_of_the_other_version(says: str, zeros: int, fix: str, folde
 def test_an_index_with_groups_of_other_sizes(name: str, end: str, folder: Path) -> None:
     (finding,) = found(name, folder, f"0.mlp.up_proj.{end}" if name[0] == "g" else f"0.mlp.up_proj.weight_{end}", late)
     assert finding.code == "BU115"
-    assert "gives 33 to one group, and `group_size` is 32" in finding.message
+    assert "assigns 33 columns to one group, but `group_size` is 32" in finding.message
 
 
 def late(index: np.ndarray) -> np.ndarray:

@@ -87,7 +87,7 @@ def many() -> Report:
     missing = Diagnostic(
         code="BU101",
         message="the checkpoint has nothing below `h.{10..11}` (4 tensors)",
-        help="the checkpoint ends at h.9, the config asks for 11: one of the two is wrong",
+        help="the checkpoint ends at h.9, the config expects 11: one of the two is wrong",
         parameter="h.{10..11}",
         where=rule(4),
     )

@@ -35,7 +35,7 @@ class _Counts(click.ParamType[list[int]]):
             return value
         words = value.split(",")
         if not all(word.isdecimal() and int(word) for word in words):
-            self.fail(f"`{value}` is not a list of integers from 1 on; write 32,512")
+            self.fail(f"`{value}` is not a list of positive integers; write 32,512")
         return [int(word) for word in words]
 
 

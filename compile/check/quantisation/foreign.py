@@ -91,10 +91,10 @@ def _finding(job: Job, words: Mapping[str, object], row: Format, matrices: Parts
 def _advice(job: Job, words: Mapping[str, object], row: Format, matrices: Parts) -> str:
     proposed = None if words else words_for(job.plan, row, matrices)
     if proposed and reads(job, proposed):
-        return f'say so in config.json: "quantization_config": {json.dumps(proposed)}'
+        return f'set it in config.json: "quantization_config": {json.dumps(proposed)}'
     if words.get("quant_method") in row.methods and reads(job, words):
         return (
-            "these modules are taken as not converted: correct the list of them in `quantization_config`, or give "
+            "these modules are listed as unquantised: correct the list in `quantization_config`, or give "
             "their plain weights"
         )
     how = f" ({row.dequantise})" if row.dequantise else ""

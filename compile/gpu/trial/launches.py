@@ -96,7 +96,7 @@ class LaunchRunner:
 
         self._run(calls, buffers, Seen(), observers, {"copies": "latest"})
         found = [each.result() for each in watched]
-        return next((f"; stored by {each}" for each in reversed(found) if each), "; nothing stores it")
+        return next((f"; stored by {each}" for each in reversed(found) if each), "; no launch stores it")
 
     def _run(
         self,
