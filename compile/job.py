@@ -189,7 +189,7 @@ def _open(
         offline = error.findings[0].code == "BU911"
         if not offline or os.environ.get("CI"):
             raise
-        return None, f"offline and not in the cache: `{repository}`; going on with seeded dummy weights"
+        return None, f"offline and not in the cache: `{repository}`; continuing with random dummy weights"
 
 
 def _in_dialect(

@@ -167,7 +167,7 @@ def _wrong_states(interface: Mapping[str, Any], max_seq_len: int) -> Iterator[st
         if state["kind"] not in KINDS:
             yield f"the state `{state['name']}` is neither of {', '.join(KINDS)}"
         elif not _has_room(state, interface["num_blocks"], interface["num_rows"]):
-            yield f"the state `{state['name']}` does not hold the blocks and sequences of the interface"
+            yield f"the state `{state['name']}` has no room for the blocks and sequences of the interface"
 
 
 def _has_room(state: Mapping[str, Any], num_blocks: int, num_rows: int) -> bool:

@@ -30,7 +30,7 @@ def odd_dtypes(plan: Plan) -> Iterator[Diagnostic]:
         yield Diagnostic(
             code="BU135",
             severity=Severity.WARNING,
-            message=f"`{', '.join(grouped(names))}` is stored as {dtype}, its like in other layers as {usual}",
+            message=f"`{', '.join(grouped(names))}` is stored as {dtype}, the same tensors of other layers as {usual}",
             help="values are rounded to the parameter's dtype; was one part of the checkpoint saved by another script?",
             parameter=", ".join(grouped(dict.fromkeys(plan.required[name] for name in names))),
             sources=tuple(names),

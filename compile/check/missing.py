@@ -55,7 +55,7 @@ def missing_and_unread(plan: Plan, known: Container[str] = (), lost: Diagnostic 
             unread = [name for name in unread if name not in paired]
     if lost and readers:
         some = ", ".join(grouped(roots(readers, wanted)))
-        message = f"{lost.message}; {len(readers)} tensors that rules ask for are in no other file: `{some}`"
+        message = f"{lost.message}; {len(readers)} tensors that rules read are in no other file: `{some}`"
         yield replace(lost, message=message, sources=tuple(readers))
         readers = {}
     for names in _by_pattern(roots(readers, wanted), plan).values():
@@ -133,7 +133,7 @@ def _unread(plan: Plan, names: Group) -> Diagnostic:
     shape = f" {list(first.shape)}" if len({plan.headers[name].shape for name in flat(names)}) == 1 else ""
     return Diagnostic(
         code="BU105",
-        message=f"nothing reads the tensor `{listing}`{below or shape}",
+        message=f"no rule reads the tensor `{listing}`{below or shape}",
         help=surplus(plan, names) or _advice(plan, names, pattern),
         sources=flat(names),
         **stored(plan, flat(names)),
@@ -149,7 +149,7 @@ def _advice(plan: Plan, names: Group, pattern: str) -> str:
     shapes = {declared.storage[0] for declared in plan.signature.values()}
     numbered = any(root.rpartition(".")[2].isdigit() for root in names)
     if numbered or any(_WEIGHT.search(leaf) for leaf in leaves) or any(plan.headers[n].shape in shapes for n in below):
-        return "it looks like a weight, without which the model computes something else: the graph or a rule lacks it"
+        return "it looks like a weight that the model needs: the graph or a rule lacks it"
     return f'if it is not a weight, drop it in the adapter: drop("{pattern}", why="…")'
 
 

@@ -42,8 +42,8 @@ def renumbered(plan: Plan, missing: str, found: str) -> str:
     if parent != other or last == number or not (last.isdigit() and number.isdigit()):
         return ""
     return (
-        f"the checkpoint has {_numbered(parent, present(plan, parent))}, and nothing reads `{found}`: it numbers from "
-        f"{present(plan, parent)[0]}, so that each would be taken for another one"
+        f"the checkpoint has {_numbered(parent, present(plan, parent))}, and no rule reads `{found}`: its numbers "
+        f"begin at {present(plan, parent)[0]}, so that each would be read as another one"
     )
 
 

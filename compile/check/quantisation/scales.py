@@ -122,7 +122,7 @@ def _finding(plan: Plan, group: Sequence[Scales]) -> Diagnostic:
             f"{names} is {list(first.found)}, which matches no block size of a matrix {list(first.matrix)}; "
             f"`{first.key}` is {block}"
         )
-        help = "one scale a tensor or row is another format; were the scales saved for another matrix?"
+        help = "one scale for each tensor or row is another format; were the scales saved for another matrix?"
     return Diagnostic(
         code="BU102",
         message=message,

@@ -35,7 +35,7 @@ def failure(api: Any, names: Names, call: str, status: Any) -> BringupError:
     if int(status) == OUT_OF_MEMORY:
         help = "compile with a smaller --max-seq-len or --max-batch-size, or use a GPU with more memory"
         return fail("BU618", f"out of device memory: {call} returned {name}", help=help)
-    message = f"{call} gave {name or int(status)}{f': {text}' if text else ''}"
+    message = f"{call} returned {name or int(status)}{f': {text}' if text else ''}"
     return fail("BU617", message, help=_HELP.get(int(status), "`bringup doctor` shows the driver and its version"))
 
 
