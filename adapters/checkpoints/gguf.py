@@ -50,20 +50,20 @@ class Cursor:
         (value,) = struct.unpack_from("<" + code, self.data, self._advance(struct.calcsize("<" + code)))
         return value
 
-    def count(self, what: str, nbytes: int, most: int = MOST_ENTRIES) -> int:
+    def count(self, what: str, nbytes: int, limit: int = MOST_ENTRIES) -> int:
         """A count of items of at least `nbytes` each. Raises BU208, BU225 before any is read."""
         count = self.number("Q")
         self._need(count * nbytes)
-        if count > most:
-            raise oversized(self.path, f"{count:,} {what}; the limit is {most:,}")
+        if count > limit:
+            raise oversized(self.path, f"{count:,} {what}; the limit is {limit:,}")
         return count
 
-    def text(self, most: int = MOST_BYTES) -> str:
-        """A string of at most `most` bytes."""
+    def text(self, limit: int = MOST_BYTES) -> str:
+        """A string of at most `limit` bytes."""
         nbytes = self.number("Q")
         start = self._advance(nbytes)
-        if nbytes > most:
-            raise oversized(self.path, f"a name of {nbytes:,} bytes; the limit is {most:,}")
+        if nbytes > limit:
+            raise oversized(self.path, f"a name of {nbytes:,} bytes; the limit is {limit:,}")
         try:
             return self.data[start : self.position].decode()
         except UnicodeDecodeError:

@@ -108,7 +108,7 @@ class Adapter:
     ) -> None:
         """Drops the tensors of a pattern.
 
-        `expect` (least, most) bounds the number of tensors for each number {L} and each alternative {b:x|y}: by default
+        `expect` (minimum, maximum) bounds the number of tensors for each number {L} and alternative {b:x|y}: by default
         at most one, and any number if the pattern has a variable that matches anything. `when(variables)` decides
         whether the drop applies. `requires` names a tensor, with the same variables, that the checkpoint must also
         have. `wrong(name, values)` is called once the values are read; it returns the reason why they must not be

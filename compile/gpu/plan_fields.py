@@ -60,9 +60,9 @@ def _wrong(fields: Mapping[str, Any], checks: Mapping[str, Check]) -> Iterator[t
     yield from ((name, fields[name]) for name, check in checks.items() if not check(fields[name]))
 
 
-def _in(least: int, most: int) -> Check:
+def _in(minimum: int, maximum: int) -> Check:
     """A check for integers of a range. JSON's `true` and 2.0 are not integers."""
-    return lambda value: type(value) is int and least <= value <= most
+    return lambda value: type(value) is int and minimum <= value <= maximum
 
 
 def _text(value: Any, form: re.Pattern[str]) -> bool:

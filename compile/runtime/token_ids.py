@@ -34,10 +34,10 @@ def check_vocabulary(tokens: list[int], size: int) -> None:
         raise fail("BU015", message)
 
 
-def check_input(count: int, most: int | None) -> None:
+def check_input(count: int, limit: int | None) -> None:
     """Raises BU016 for a prompt that exceeds the bundle's longest; None is no limit of its own."""
-    if most is not None and count > most:
-        message = f"{count} tokens are more than the bundle's longest prompt of {most}"
+    if limit is not None and count > limit:
+        message = f"{count} tokens are more than the bundle's longest prompt of {limit}"
         raise fail("BU016", message, help="compile with a larger --max-input-len")
 
 

@@ -194,6 +194,6 @@ def _refused(name: str, value: object, help: str) -> BringupError:
     return fail("BU024", f"invalid value {text} for the target option `{name}`", help=help)
 
 
-def _listed(known: Sequence[str], most: int = 20) -> str:
-    more = f" and {len(known) - most} more" if len(known) > most else ""
-    return ", ".join(known[:most]) + more
+def _listed(known: Sequence[str], limit: int = 20) -> str:
+    more = f" and {len(known) - limit} more" if len(known) > limit else ""
+    return ", ".join(known[:limit]) + more

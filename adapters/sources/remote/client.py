@@ -57,21 +57,21 @@ class Client:
     ranged: bool = True
     pause: Callable[[float], None] = field(default=time.sleep)
 
-    def whole(self, url: str, most: int) -> bytes:
-        """A small file. Raises BU913 to BU915, and BU916 for more than `most` bytes."""
+    def read_small(self, url: str, limit: int) -> bytes:
+        """A small file. Raises BU913 to BU915, and BU916 for more than `limit` bytes."""
 
         def read(response: http.client.HTTPResponse) -> bytes:
-            data = response.read(most + 1)
+            data = response.read(limit + 1)
             self.received += len(data)
-            if len(data) < min(most + 1, _length(response, 0)):
+            if len(data) < min(limit + 1, _length(response, 0)):
                 raise http.client.IncompleteRead(data)
             return data
 
         data = self._fetch(url, dict[str, str], read)
-        if len(data) > most:
+        if len(data) > limit:
             raise fail(
                 "BU916",
-                f"`{url}` has more than {most:,} bytes",
+                f"`{url}` has more than {limit:,} bytes",
                 help="name another file: files of this kind are smaller",
             )
         return data

@@ -185,7 +185,7 @@ def _decode(attention: Attention, capability: str, begin: int) -> KernelCall:
         **parts,
     }
     constants = attention.constants() | {
-        **{"SPLITS": splits, "WIDTH": power_of_two(splits), "LEAST": tiles.least},
+        **{"SPLITS": splits, "WIDTH": power_of_two(splits), "LEAST": tiles.min_tiles},
         **{"HEADS": tiles.rows, "KEYS": tiles.keys, "KNOWN": attention.is_known and channels <= WIDEST},
     }
     grid = (splits, programs, sequences)

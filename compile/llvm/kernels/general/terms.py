@@ -130,7 +130,7 @@ def _convolution(code: Code, node: Node) -> Terms:
             far = b.add(b.mul(here, I64(stride[n])), b.mul(tap, I64(dilation[n])))
             at_x = b.sub(far, I64(padding[n]))
             inside = b.and_(inside, b.icmp_unsigned("<", at_x, I64(size)))
-            place.append(code.e.least(code.e.most(at_x, I64(0)), I64(size - 1)))
+            place.append(code.e.minimum(code.e.maximum(at_x, I64(0)), I64(size - 1)))
         value = code.cast(code.at(x, tuple(place)), own[0], "double")
         by = code.cast(code.at(weight, (column, *at)), own[1], "double")
         return b.select(inside, b.fmul(value, by), F64(0.0))
