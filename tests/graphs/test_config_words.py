@@ -53,7 +53,7 @@ def test_null_is_distinguished_from_a_missing_key() -> None:
         LlamaConfig.from_hf(SIZES | {"rms_norm_eps": None})
     (finding,) = caught.value.findings
     assert "`rms_norm_eps` is null" in finding.message
-    assert "leave the key out" in finding.help
+    assert "remove the key" in finding.help
     assert LlamaConfig.from_hf(SIZES).eps == 1e-6
 
 

@@ -137,7 +137,7 @@ class Body:
             predicate, rest = Register(number, guard.startswith("!")), rest.strip()
         found = _OPCODE.match(rest)
         if found is None:
-            raise Malformed(f"this is no instruction: {text}", self.line)
+            raise Malformed(f"not an instruction: {text}", self.line)
         opcode = tuple(found[0].split("."))
         if opcode[0] not in forms():
             source = self.kernel.where_is(self.file, self.source_line)
@@ -216,4 +216,4 @@ class Body:
             if label.name in scope.labels:
                 instruction.operands = (Target(scope.labels[label.name]),)
                 return
-        raise Malformed(f"label {label.name} is nowhere", instruction.ptx_line)
+        raise Malformed(f"undefined label {label.name}", instruction.ptx_line)
