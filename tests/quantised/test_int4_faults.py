@@ -117,7 +117,7 @@ def _with_offset(state: np.ndarray, offset: object) -> np.ndarray:
 
 
 VALUES: list[tuple[str, Mapping[str, Any], Change, str]] = [
-    ("gptq", {}, lambda tensors: _with_biases(tensors, 0.5), "`model.layers.1.mlp.up_proj.bias` would be left out"),
+    ("gptq", {}, lambda tensors: _with_biases(tensors, 0.5), "cannot drop `model.layers.1.mlp.up_proj.bias`"),
     (BY_ACTIVATIONS, {"desc_act": False}, lambda _: None, "`desc_act` is false"),
     ("gptq", {}, edited("0.mlp.up_proj.g_idx", lambda index: index[::-1]), "`desc_act` is false"),
     (BY_ACTIVATIONS, {}, edited("g_idx", lambda index: index + 1), "there are 2 groups"),

@@ -108,5 +108,5 @@ def test_a_size_that_is_not_that_of_the_words(folder: Path) -> None:
     """compressed-tensors notes the rows and columns of each matrix that it packs."""
     (finding,) = found("ct-int4", folder, "0.mlp.up_proj.weight_shape", lambda size: size[::-1])
     assert finding.code == "BU115"
-    assert "`model.layers.0.mlp.up_proj.weight_shape` would be left out" in finding.message
-    assert "it says [64, 96], and `weight_packed` has 96 rows of 8 words of 8 values" in finding.message
+    assert "cannot drop `model.layers.0.mlp.up_proj.weight_shape`" in finding.message
+    assert "it states [64, 96], but `weight_packed` has 96 rows of 8 words of 8 values" in finding.message

@@ -57,7 +57,7 @@ FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"stream": 1}, "stream", "is 1, not true or false"),
     ({"stream_options": {"include_usage": True}}, "stream_options", "requires"),
     ({"stream": True, "stream_options": []}, "stream_options", "not an object"),
-    ({"stream": True, "stream_options": {"usage": 1}}, "stream_options.usage", "there is no `stream_options.usage`"),
+    ({"stream": True, "stream_options": {"usage": 1}}, "stream_options.usage", "unknown field `stream_options.usage`"),
     ({"logprobs": 21}, "logprobs", "is 21, not an integer from 0 to 20"),
     ({"logprobs": True}, "logprobs", "is True"),
     ({"echo": 1}, "echo", "is 1, not true or false"),
@@ -91,10 +91,10 @@ MESSAGES: list[tuple[dict[str, Any], str, str]] = [
     ({"logprobs": 1}, "logprobs", "is 1, not true or false"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "from 0 to 20"),
     ({"top_logprobs": 2}, "top_logprobs", "requires"),
-    ({"echo": True}, "echo", "there is no `echo`"),
+    ({"echo": True}, "echo", "unknown field `echo`"),
     ({"tools": [{"type": "function"}]}, "tools", "not supported"),
     ({"response_format": {"type": "json_object"}}, "response_format", "not supported"),
-    ({"prompt": "x"}, "prompt", "there is no `prompt`"),
+    ({"prompt": "x"}, "prompt", "unknown field `prompt`"),
 ]  # fmt: skip
 
 
