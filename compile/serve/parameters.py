@@ -228,7 +228,7 @@ def _content(given: Any, place: str) -> str:
     if type(given) is str:
         return given
     if (parts := _listed(given)) is None:
-        found = "missing" if given is None else "neither a text nor a list of parts"
+        found = "missing" if given is None else "neither a string nor a list of parts"
         raise wrong(place, f"`{place}` is {found}")
     texts: list[str] = []
     for part in parts:
