@@ -81,7 +81,7 @@ MESSAGES: list[tuple[dict[str, Any], str, str]] = [
     ({"messages": [{"content": "x"}]}, "role", "`role` is missing"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", "not one of system, developer"),
     ({"messages": [{"role": "user"}]}, "messages[0].content", "is missing"),
-    ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content", "neither a text"),
+    ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content", "neither a string"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]},
         "messages[0].content", "parts of type text only",
