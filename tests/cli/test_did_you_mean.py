@@ -22,7 +22,7 @@ PUBLISHED = Path(__file__).parents[2] / "adapters/gpt2.py"
     [
         ("chek gpt2", "BU023", "did you mean `check`?"),
         ("comp gpt2", "BU023", "did you mean `compile` or `completion`?"),
-        ("zebra", "BU023", "there are compile, check, inspect, init, run"),
+        ("zebra", "BU023", "the commands are compile, check, inspect, init, run"),
         ("cache lss", "BU023", "did you mean `ls`?"),
         ("check --chekpoint x", "BU023", "did you mean `--checkpoint`?"),
         ("check --allow_config a=b", "BU023", "did you mean `--allow-config`?"),

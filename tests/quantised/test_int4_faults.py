@@ -121,7 +121,7 @@ VALUES: list[tuple[str, Mapping[str, Any], Change, str]] = [
     (BY_ACTIVATIONS, {"desc_act": False}, lambda _: None, "`desc_act` is false"),
     ("gptq", {}, edited("0.mlp.up_proj.g_idx", lambda index: index[::-1]), "`desc_act` is false"),
     (BY_ACTIVATIONS, {}, edited("g_idx", lambda index: index + 1), "there are 2 groups"),
-    (BY_ACTIVATIONS, {}, edited("0.mlp.up_proj.g_idx", lambda index: index - 1), "has -1 to 0"),
+    (BY_ACTIVATIONS, {}, edited("0.mlp.up_proj.g_idx", lambda index: index - 1), "values from -1 to 0"),
     (
         "nf4",
         {},
