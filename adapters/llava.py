@@ -23,6 +23,6 @@ def adapter(config: LlavaConfig) -> Adapter:
     llava = Adapter("llava", text.defaults, text.prefix, PLACES, rules, text.drops)
     llava.drop("vision_tower.{x:**}", why="it sees images; this graph is the language model, which reads text")
     for projector in ("multi_modal_projector", "mm_projector"):
-        llava.drop(f"{projector}.{{x:**}}", why="it makes tokens of what the vision tower sees")
+        llava.drop(f"{projector}.{{x:**}}", why="it projects the features of the vision tower to tokens")
     llava.drop("image_newline", why="a token between the rows of an image")
     return llava

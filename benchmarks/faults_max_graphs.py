@@ -55,7 +55,7 @@ class GPT2Block(Module):
 
 
 class GPT2(Module):
-    """The head is tied unless the config says otherwise."""
+    """The head is tied unless the config states otherwise."""
 
     root = "transformer."
     conv1d = ("c_attn.weight", "c_proj.weight", "c_fc.weight")  # stored [in, out]
@@ -135,7 +135,7 @@ class LlamaLayer(Module):
 
 
 class Llama(Module):
-    """The head is tied where the config says so."""
+    """The head is tied where the config states so."""
 
     root = "model."
     conv1d = ()

@@ -153,7 +153,7 @@ def _measure(
         row.written += sum(b.written for b in run.bytes.buffers if b.name != SCRATCH)
         for access in run.bytes.accesses:
             if not access.store and access.buffer in buffers and buffers[access.buffer].kind == "weight":
-                row.excess = max(row.excess, access.sectors / max(access.least, 1))
+                row.excess = max(row.excess, access.sectors / max(access.minimum, 1))
 
 
 def report(found: list[Row], architecture: str) -> Iterator[str]:

@@ -46,7 +46,7 @@ def table(bundle: Path) -> str:
         least = min(each, key=lambda used: used.occupancy)
         most = f"{max(used.registers for used in each)} | {sum(used.stack for used in each)}"
         shared = max(used.shared for used in each)
-        lines.append(f"| `{stem}` | {len(each)} | {most} | {shared:,} | {least.warps} of {least.most} |")
+        lines.append(f"| `{stem}` | {len(each)} | {most} | {shared:,} | {least.warps} of {least.max_warps} |")
     return "\n".join(lines)
 
 

@@ -119,7 +119,7 @@ def attention_table(capability: str) -> list[str]:
     spilled = "bytes of stack" if is_nvidia(capability) else "spilled registers"
     lines = [f"| kernel | dtype | registers | {spilled} | shared memory | occupancy |", "|---|---|---|---|---|---|"]
     for what, dtype, kernel, used in measured(capability):
-        numbers = f"{used.registers} | {used.stack} | {used.shared:,} | {used.warps} of {used.most}"
+        numbers = f"{used.registers} | {used.stack} | {used.shared:,} | {used.warps} of {used.max_warps}"
         lines.append(f"| `{kernel.stem}`: {what} | {dtype} | {numbers} |")
     return lines
 
@@ -138,7 +138,7 @@ def layer_table(capability: str) -> list[str]:
             least = min(each, key=lambda used: used.occupancy)
             most = f"{max(used.registers for used in each)} | {sum(used.stack for used in each)}"
             shared = max(used.shared for used in each)
-            numbers = f"{len(each)} | {most} | {shared:,} | {least.warps} of {least.most}"
+            numbers = f"{len(each)} | {most} | {shared:,} | {least.warps} of {least.max_warps}"
             lines.append(f"| `{stem}`: {model.name} | {model.dtype} | {numbers} |")
     return lines
 

@@ -12,7 +12,8 @@ from transformers import GPT2Config, LlamaConfig
 
 from bringup.compile.job import open_job
 from tests.adapters import llama_cpp
-from tests.adapters.gguf_families import gpt2, transposed
+from tests.adapters.gguf_keys import gpt2
+from tests.adapters.gguf_tensors import transposed
 from tests.adapters.test_dialects import words
 from tests.models import parity
 

@@ -26,32 +26,32 @@ def choice(name: str, value: object, known: Sequence[str]) -> str:
     word = str(value).removeprefix("torch.")
     other = ALSO_CALLED.get(word.lower(), word)
     hint = f"did you mean `{other}`?" if other in known else did_you_mean(word, known)
-    raise _refused(name, value, f"{hint} it takes {', '.join(known)}".lstrip())
+    raise _refused(name, value, f"{hint} valid values: {', '.join(known)}".lstrip())
 
 
-def whole(name: str, value: object, *, least: int | None = None) -> int:
-    """An integer, also numpy's; at least `least`. Raises BU024."""
+def integer(name: str, value: object, *, minimum: int | None = None) -> int:
+    """An integer, also numpy's; at least `minimum`. Raises BU024."""
     try:
         number = operator.index(cast(Any, value))
     except TypeError:
         number = None
-    if number is None or (least is not None and number < least):
-        raise _refused(name, value, "give an integer" + ("" if least is None else f" from {least} on"))
+    if number is None or (minimum is not None and number < minimum):
+        raise _refused(name, value, "use an integer" + ("" if minimum is None else f" of at least {minimum}"))
     return number
 
 
-def whole_numbers(name: str, values: object, *, least: int | None = None) -> list[int]:
-    """The integers of an iterable, each at least `least`. Raises BU024."""
+def integer_list(name: str, values: object, *, minimum: int | None = None) -> list[int]:
+    """The integers of an iterable, each at least `minimum`. Raises BU024."""
     if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
-        raise _refused(name, values, "give integers, in a list")
-    return [whole(name, value, least=least) for value in cast("Any", values)]
+        raise _refused(name, values, "pass a list of integers")
+    return [integer(name, value, minimum=minimum) for value in cast("Any", values)]
 
 
 def path(name: str, value: object) -> str:
     """A text, or a path as a text. Raises BU024."""
     if isinstance(value, str | os.PathLike):
         return os.fsdecode(cast("str | os.PathLike[str]", value))
-    raise _refused(name, value, "give a text or a path")
+    raise _refused(name, value, "pass a string or a path")
 
 
 def mapping(name: str, value: object, keys: type = str, values: type = object) -> Mapping[Any, Any]:
@@ -61,10 +61,10 @@ def mapping(name: str, value: object, keys: type = str, values: type = object) -
         if all(isinstance(key, keys) and isinstance(item, values) for key, item in items.items()):
             return cast("Mapping[Any, Any]", value)
     raise _refused(
-        name, cast("object", value), "give a dict with texts as its keys" + (" and values" if values is str else "")
+        name, cast("object", value), "pass a dict with strings as keys" + (" and values" if values is str else "")
     )
 
 
 def _refused(name: str, value: object, help: str) -> BringupError:
     message = f"`{value}`" if isinstance(value, str) and len(value) <= 80 else shown(value)
-    return fail("BU024", f"`{name}` does not take {message}", help=help)
+    return fail("BU024", f"invalid value {message} for `{name}`", help=help)

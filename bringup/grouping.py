@@ -43,11 +43,11 @@ def counted(names: Iterable[str]) -> list[tuple[str, int]]:
     ]
 
 
-def listed(names: Iterable[str], most: int = 4) -> str:
+def listed(names: Iterable[str], limit: int = 4) -> str:
     """The first groups of names in backticks, very long ones cut, and the number of the others."""
     groups = grouped(names)
-    more = f" and {len(groups) - most} more" if len(groups) > most else ""
-    return ", ".join(f"`{short(group)}`" for group in groups[:most]) + more
+    more = f" and {len(groups) - limit} more" if len(groups) > limit else ""
+    return ", ".join(f"`{short(group)}`" for group in groups[:limit]) + more
 
 
 def _products(tuples: set[Numbers]) -> Iterator[tuple[list[int], ...]]:

@@ -57,7 +57,7 @@ def as_stored(
 def _from_file(path: str, settings: Any) -> Adapter:
     """The result of the function `adapter` of a user's file for a config. Raises BU004 if there is none."""
     if not Path(path).is_file():
-        raise fail("BU004", f"there is no adapter file `{path}`")
+        raise fail("BU004", f"no such adapter file: `{path}`")
     try:
         make = getattr(userfiles.run(Path(path)), "adapter", None)
     except SyntaxError as error:

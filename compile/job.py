@@ -181,7 +181,7 @@ def _open(
         _ = path("checkpoint", checkpoint)
         return open_checkpoint(checkpoint, partial=True, **access._asdict()), ""
     if repository is None:
-        message = f"`{model}` has no published checkpoint" if model else "there is neither a model nor a checkpoint"
+        message = f"`{model}` has no published checkpoint" if model else "neither a model nor a checkpoint is given"
         raise fail("BU005", message, help="give a checkpoint with --checkpoint SRC")
     try:
         return open_checkpoint(f"hf://{repository}", partial=True, **access._asdict()), ""
@@ -189,7 +189,7 @@ def _open(
         offline = error.findings[0].code == "BU911"
         if not offline or os.environ.get("CI"):
             raise
-        return None, f"offline and not in the cache: `{repository}`; going on with seeded dummy weights"
+        return None, f"offline and not in the cache: `{repository}`; continuing with random dummy weights"
 
 
 def _in_dialect(
@@ -248,7 +248,7 @@ def _most(headers: Mapping[str, TensorInfo], adapter: Adapter) -> str:
         first, second = sorted(weight, key=lambda dtype: weight[dtype], reverse=True)[:2]
         counted = 0
         for name, info in names.items():
-            if info.dtype == first and not adapter.leaves_out(name, names):
+            if info.dtype == first and not adapter.drops_tensor(name, names):
                 counted += _nbytes(info)
                 if counted > weight[second]:
                     return first
@@ -266,7 +266,7 @@ def as_job(given: object) -> Job:
     """Checks that the argument of a public function is a job. Raises BU024 otherwise."""
     if isinstance(given, Job):
         return given
-    raise fail("BU024", f"`job` does not take a {type(given).__name__}", help="give what `bringup.open_job` returns")
+    raise fail("BU024", f"`job` is a {type(given).__name__}, not a `Job`", help="pass the result of `bringup.open_job`")
 
 
 def with_weights(job: Job, weights: Mapping[str, Any]) -> Job:
@@ -290,7 +290,7 @@ def job_of(graph: Graph, weights: Mapping[str, Any]) -> Job:
     """A job for a graph and its weights by exact name; each array has the parameter's declared axes."""
     if not isinstance(weights, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  users' calls are not typed
         raise fail(
-            "BU024", f"`weights` does not take a {type(weights).__name__}", help="give arrays by name, in a dict"
+            "BU024", f"`weights` is a {type(weights).__name__}, not a dict", help="pass a dict of arrays by name"
         )
     checkpoint = dict_checkpoint(weights, {})
     adapter = as_declared(graph.signature())

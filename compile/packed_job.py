@@ -67,14 +67,14 @@ def weights_of(job: Job, form: str, selection: Selection) -> tuple[Job, str]:
     `form` is float, packed, or auto: packed if the target supports it. Raises BU410 if packed is requested and no
     weight of the checkpoint can be, BU411 if the target does not support it.
     """
-    takes = selection.target.takes_packed
-    if form == "packed" and not takes:
+    supported = selection.target.supports_packed
+    if form == "packed" and not supported:
         message = f"target `{selection.name}` does not support packed weights"
         raise fail("BU411", message, help="leave --weights out, or compile for one of bringup's own targets")
     if form == "float" and job.graph.options.activations:
         message = "--weights float leaves no packed weight, and --activations is of products with these"
         raise fail("BU410", message, help="leave --activations or --weights out")
-    if form == "float" or not takes:
+    if form == "float" or not supported:
         count = sum(map(_is_quantised, job.plan.entries.values()))
         why = "as requested" if form == "float" else f"target {selection.name} does not support packed weights"
         return job, f"{count} parameters dequantised: {why}" if count else ""
@@ -114,7 +114,7 @@ def tensors_of_quantised(plan: Plan) -> frozenset[str]:
     Not the scales of activations: no weight depends on these.
     """
     quantised = {name for name, entry in plan.entries.items() if _is_quantised(entry)}
-    read = (tensor for tensor, parameter in plan.wanted.items() if parameter in quantised)
+    read = (tensor for tensor, parameter in plan.required.items() if parameter in quantised)
     return frozenset(tensor for tensor in read if not tensor.endswith(NAMES))
 
 
@@ -153,8 +153,8 @@ def _tried(plan: Plan, graph: Graph) -> dict[str, Packed | str]:
             except CannotPack as reason:
                 known[key] = str(reason)
         if (result := known[key]) is not None:
-            takes = name in layers or isinstance(result, str)
-            found[name] = result if takes else "its layer does not support packed weights"
+            fits = name in layers or isinstance(result, str)
+            found[name] = result if fits else "its layer does not support packed weights"
     return found
 
 

@@ -59,17 +59,17 @@ class BloomConfig(HFConfig):
         for kernel in ("attention_softmax_in_fp32", "masked_softmax_fusion", "bias_dropout_fusion", "skip_bias_add"):
             fields.only(kernel, True, False)  # chooses Megatron's kernels: does not affect the result
         fields.only("skip_bias_add_qkv", False)
-        fields.maybe("offset_alibi", int)  # a constant added to all scores of a row: softmax cancels it
+        fields.optional("offset_alibi", int)  # a constant added to all scores of a row: softmax cancels it
         return cls(
             vocab_size=fields.size("vocab_size"),
             max_positions=fields.size("seq_length", 2048),
             hidden=hidden,
-            num_layers=_size(fields, "n_layer", "num_hidden_layers", most=MOST_LAYERS),
+            num_layers=_size(fields, "n_layer", "num_hidden_layers", maximum=MOST_LAYERS),
             num_heads=heads,
             eps=fields.positive("layer_norm_epsilon", 1e-5),
             out_bias=not _summed_by_parts(fields, hidden),
-            residual_from_norm=fields.take("apply_residual_connection_post_layernorm", bool, False),
-            tied_head=fields.take("tie_word_embeddings", bool, True),
+            residual_from_norm=fields.get("apply_residual_connection_post_layernorm", bool, False),
+            tied_head=fields.get("tie_word_embeddings", bool, True),
         )
 
 
@@ -79,7 +79,7 @@ def _summed_by_parts(fields: Fields, hidden: int) -> bool:
     If all slices have the same size, their sum is the complete product. Reports BU121 if they do not.
     """
     parts = fields.size("pretraining_tp", 1)
-    if not fields.take("slow_but_exact", bool, False) or parts == 1:
+    if not fields.get("slow_but_exact", bool, False) or parts == 1:
         return False
     if not fields.doubtful and hidden % parts:
         message = f"`slow_but_exact` cuts the hidden size {hidden} into `pretraining_tp` {parts} slices of one size"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-NO_WORDS: Mapping[str, str] = {}
+NO_KEYS: Mapping[str, str] = {}
 NO_CAPS: Mapping[str, float | None] = {}
 
 
@@ -68,9 +68,9 @@ def read_common(
     head_dim: int | None = None,
     eps: float | None = 1e-6,
     tied: bool = False,
-    words: Mapping[str, str] = NO_WORDS,
+    keys: Mapping[str, str] = NO_KEYS,
     nulls: Collection[str] = (),
-    stretched: bool = False,
+    scaled_positions: bool = False,
     activation: str = "silu",
     caps: Mapping[str, float | None] = NO_CAPS,
     query_scalar: int | None = None,
@@ -79,10 +79,10 @@ def read_common(
 ) -> dict[str, Any]:
     """The fields of `DecoderConfig`, from the keys that transformers has for them, with its defaults.
 
-    The settings are the family's defaults for absent keys; `rope` are those of `RopeConfig.from_hf`. `words` maps
+    The settings are the family's defaults for absent keys; `rope` are those of `RopeConfig.from_hf`. `keys` maps
     transformers' keys for the size of a head, the activation and the epsilon of norms to the family's own. `nulls`:
-    which of `num_key_value_heads` and `head_dim` may be null; they then follow from the other sizes. `stretched`:
-    `max_position_embeddings` counts the positions after rope scaling, as in Gemma 3.
+    which of `num_key_value_heads` and `head_dim` may be null; they then follow from the other sizes.
+    `scaled_positions`: `max_position_embeddings` counts the positions after rope scaling, as in Gemma 3.
 
     Some keys are read only if their default is passed: `caps` has those of `attn_logit_softcapping` and
     `final_logit_softcapping` (null in a config means no cap), `query_scalar` that of `query_pre_attn_scalar`, and
@@ -95,7 +95,7 @@ def read_common(
         message = f"{heads} heads cannot share {kv} key heads evenly"
         fields.error("BU121", message, "num_key_value_heads", stops="")
     width = 2 if fields.stopped else head_dim or hidden // heads
-    d = fields.size(words.get("head_dim", "head_dim"), width, null=width if "head_dim" in nulls else None)
+    d = fields.size(keys.get("head_dim", "head_dim"), width, null=width if "head_dim" in nulls else None)
     stated = fields.size("max_position_embeddings", max_positions)
     if local_theta is None:
         rope_config, local = RopeConfig.from_hf(fields, d, stated, **rope), None
@@ -105,16 +105,16 @@ def read_common(
     score_cap, logit_cap = (_cap(fields, key, caps) for key in ("attn_logit_softcapping", "final_logit_softcapping"))
     return dict(
         vocab_size=fields.size("vocab_size"),
-        max_positions=_longest(fields, stated if stretched else context_length(rope_config, stated)),
+        max_positions=_longest(fields, stated if scaled_positions else context_length(rope_config, stated)),
         hidden=hidden,
         ffn=fields.size("intermediate_size"),
         num_heads=heads,
         num_kv_heads=kv,
         head_dim=d,
-        activation=fields.choice(words.get("hidden_act", "hidden_act"), ACTIVATIONS, activation),
-        eps=fields.positive(words.get("rms_norm_eps", "rms_norm_eps"), eps),
+        activation=fields.choice(keys.get("hidden_act", "hidden_act"), ACTIVATIONS, activation),
+        eps=fields.positive(keys.get("rms_norm_eps", "rms_norm_eps"), eps),
         rope=rope_config,
-        tied_head=fields.take("tie_word_embeddings", bool, tied),
+        tied_head=fields.get("tie_word_embeddings", bool, tied),
         windows=windows,
         local_rope=local,
         query_scale=None if scalar is None else scalar**-0.5,
@@ -137,7 +137,7 @@ def _longest(fields: Fields, derived: int) -> int:
     """`max_sequence_length`, if a config of Llama 1 or with linear rope has it; otherwise the derived length."""
     longest = fields.size("max_sequence_length", derived)
     if longest > derived:
-        fields.overruled("max_sequence_length", longest, "max_position_embeddings", derived)
+        fields.overridden("max_sequence_length", longest, "max_position_embeddings", derived)
     return min(longest, derived)
 
 
@@ -147,7 +147,7 @@ def context_length(rope: RopeConfig, stated: int) -> int:
     If a config states the original length, or for `llama3`, `max_position_embeddings` is already scaled: SGLang's rule
     (`get_context_length`).
     """
-    return max(1, int(min(stated * rope.stretch, MOST_ELEMENTS)))
+    return max(1, int(min(stated * rope.context_factor, MOST_ELEMENTS)))
 
 
 def window_of_layers(fields: Fields, layers: int, window: int | None) -> tuple[int | None, ...] | None:
@@ -155,7 +155,7 @@ def window_of_layers(fields: Fields, layers: int, window: int | None) -> tuple[i
 
     Reports BU122 for an invalid list, and an error for a window layer without `sliding_window`.
     """
-    types = fields.words("layer_types")
+    types = fields.strings("layer_types")
     if types is None:
         return None
     if len(types) != layers or not set(types) <= {"full_attention", "sliding_attention"}:
@@ -179,9 +179,9 @@ def alternating_windows(fields: Fields, layers: int, window: int | None, *, full
 def sliding_window(fields: Fields, absent: int | None = None) -> int | None:
     """`sliding_window`, in tokens; `absent` if the config has none."""
     fields.read.add("sliding_window")
-    window = fields.maybe("sliding_window", int) if "sliding_window" in fields.raw else absent
+    window = fields.optional("sliding_window", int) if "sliding_window" in fields.raw else absent
     if window is not None and window < 1:
-        message = f"`sliding_window` is {window}; a window holds at least 1 token"
+        message = f"`sliding_window` is {window}; a window has at least 1 token"
         fields.error("BU121", message, "sliding_window", stops="")
     return window
 

@@ -76,7 +76,7 @@ def read_deepseek(
         fields.only(key, value, *([None] if key in nulls else []))
     fields.only("qk_head_dim", plain + turned, None)  # like `head_dim`, written by transformers but not read
     _check_scale(fields)
-    straight = "q_lora_rank" in fields.raw and fields.maybe("q_lora_rank", int) is None
+    straight = "q_lora_rank" in fields.raw and fields.optional("q_lora_rank", int) is None
     return read_common(
         fields,
         (None,) * len(sparse),
@@ -88,7 +88,7 @@ def read_deepseek(
         "kv_rank": fields.size("kv_lora_rank", 512),
         "plain_dim": plain,
         "value_dim": fields.size("v_head_dim", 128),
-        "attention_bias": fields.take("attention_bias", bool, False),
+        "attention_bias": fields.get("attention_bias", bool, False),
         "sparse": sparse,
         "expert_ffn": fields.size("moe_intermediate_size", expert_ffn),
         "shared_experts": fields.size("n_shared_experts", shared),
@@ -112,7 +112,7 @@ def sparse_layers(fields: Fields, layers: range, *, dense: int) -> tuple[bool, .
     The published code (deepseek-ai/DeepSeek-V2, modeling_deepseek.py) has experts only in layers whose number is a
     multiple of `moe_layer_freq`. It is 1 in every published config; another value is a warning.
     """
-    first = fields.take("first_k_dense_replace", int, dense)
+    first = fields.get("first_k_dense_replace", int, dense)
     if (every := fields.size("moe_layer_freq", 1)) > 1:
         differs = f"the published code has experts in every layer whose number {every} divides"
         fields.ignored("moe_layer_freq", every, differs)
@@ -136,7 +136,7 @@ class Deepseek(CausalLM):
             v=config.value_dim,
             bias=config.attention_bias,
             interleaved=config.interleaved,
-            sharpened=yarn_scale(config.rope.factor, config.rope.mscale_all_dim) ** 2,
+            scale_factor=yarn_scale(config.rope.factor, config.rope.mscale_all_dim) ** 2,
             indexer=indexer,
         )
 

@@ -56,15 +56,15 @@ class DeepseekMtpConfig(HFConfig):
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
         """From the main model's config.json. Raises BU125 if its `model_type` is not in BLOCKS."""
-        kind = fields.take("model_type", str, "deepseek_v3")
+        kind = fields.get("model_type", str, "deepseek_v3")
         if kind not in BLOCKS:
             known = " and ".join(f"`{name}`" for name in BLOCKS)
             raise fail("BU125", f"no graph serves the draft of `{short(kind)}`; those of {known} are known")
-        drafts = fields.take("num_nextn_predict_layers", int, 1)
+        drafts = fields.get("num_nextn_predict_layers", int, 1)
         if drafts < 1:
             message = f"`num_nextn_predict_layers` is {drafts}: the checkpoint has no draft"
             fields.error("BU121", message, "num_nextn_predict_layers")
-        depth = fields.size("mtp_depth", 1, most=max(1, drafts))
+        depth = fields.size("mtp_depth", 1, maximum=max(1, drafts))
         number = fields.layers("num_hidden_layers") + depth - 1
         return cls(block=BLOCKS[kind][0].of_layers(fields, range(number, number + 1)), depth=depth)
 

@@ -26,7 +26,7 @@ class DeepseekV2Config(DeepseekConfig):
         fields.only("scoring_func", "softmax")
         sparse = sparse_layers(fields, layers, dense=0)
         return read_deepseek(fields, sparse, expert_ffn=1407, shared=2, max_positions=2048, nulls=NULLS) | {
-            "mlp_bias": fields.take("mlp_bias", bool, False),
+            "mlp_bias": fields.get("mlp_bias", bool, False),
             "routing": _routing(fields),
         }
 
@@ -37,14 +37,14 @@ def _routing(fields: Fields) -> RoutingConfig:
     In the published code (deepseek-ai/DeepSeek-V2, modeling_deepseek.py), `norm_topk_prob` normalises weights to a sum
     of 1. transformers does not read it. It is false in every published config; true is a warning.
     """
-    if fields.take("norm_topk_prob", bool, False, null=False):
+    if fields.get("norm_topk_prob", bool, False, null=False):
         differs = "the published code divides the experts' weights by their sum"
         fields.ignored("norm_topk_prob", True, differs)
     if fields.choice("topk_method", ("greedy", "group_limited_greedy"), "greedy") == "greedy":
         fields.read |= {"n_group", "topk_group"}
         experts = fields.experts("n_routed_experts", 64)
-        per_token = fields.size("num_experts_per_tok", most=experts)
-        factor = fields.take("routed_scaling_factor", float, 1.0)
+        per_token = fields.size("num_experts_per_tok", maximum=experts)
+        factor = fields.get("routed_scaling_factor", float, 1.0)
         return RoutingConfig(
             experts=experts, per_token=per_token, groups=1, topk_groups=1, normalise=False, factor=factor
         )
@@ -56,7 +56,7 @@ def _routing(fields: Fields) -> RoutingConfig:
 
 
 class SoftmaxRouter(Module):
-    """(chosen_NK, weights_NK) by softmax scores in float32; the score of a group is that of its best expert.
+    """(selected_NK, weights_NK) by softmax scores in float32; the score of a group is that of its best expert.
 
     Experts of other groups cannot be selected. transformers gives them score 0 and weight 0 instead, which has the
     same result: no score is negative, and a selected expert with score 0 adds nothing.
@@ -73,8 +73,8 @@ class SoftmaxRouter(Module):
         by_NE = scores_NE
         if routing.topk_groups < routing.groups:
             by_NE = keep_best_groups(scores_NE, routing.groups, routing.topk_groups, best=1)
-        chosen_NK, weights_NK = top_experts(scores_NE, routing.per_token, by_NE)
-        return chosen_NK, weights_NK * routing.factor
+        selected_NK, weights_NK = top_experts(scores_NE, routing.per_token, by_NE)
+        return selected_NK, weights_NK * routing.factor
 
 
 class DeepseekV2(Deepseek):

@@ -19,7 +19,7 @@ class DeepseekV3Config(DeepseekConfig):
     @classmethod
     def settings(cls, fields: Fields, layers: range) -> dict[str, Any]:
         sparse = sparse_layers(fields, layers, dense=3)
-        interleaved = fields.take("rope_interleave", bool, True, null=False)
+        interleaved = fields.get("rope_interleave", bool, True, null=False)
         common = read_v3(fields, sparse, max_positions=4096, nulls=NULLS, normalise_null=False)
         return common | {"interleaved": interleaved}
 
@@ -41,7 +41,7 @@ def read_v3(
     common = read_deepseek(fields, sparse, expert_ffn=2048, shared=1, max_positions=max_positions, nulls=nulls)
     return common | {
         "routing": routing,
-        "draft_layers": fields.take("num_nextn_predict_layers", int, 1, null=0),
+        "draft_layers": fields.get("num_nextn_predict_layers", int, 1, null=0),
     }
 
 

@@ -15,14 +15,14 @@ from bringup.shown import shown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepseekV32Config(DeepseekConfig):
-    """A query attends to `index_keep` keys, selected by `index_heads` heads of `index_dim` channels."""
+    """A query attends to `index_topk` keys, selected by `index_heads` heads of `index_dim` channels."""
 
     family: ClassVar[str] = "deepseek_v32"
     model_types: ClassVar[tuple[str, ...]] = ("deepseek_v32",)
 
     index_heads: int
     index_dim: int
-    index_keep: int
+    index_topk: int
 
     @classmethod
     def settings(cls, fields: Fields, layers: range) -> dict[str, Any]:
@@ -40,13 +40,13 @@ class DeepseekV32Config(DeepseekConfig):
         return common | {
             "index_heads": fields.size("index_n_heads", 64),
             "index_dim": dim,
-            "index_keep": fields.size("index_topk", 2048),
+            "index_topk": fields.size("index_topk", 2048),
         }
 
 
 def _sparse(fields: Fields, layers: range) -> tuple[bool, ...]:
     """For each layer, whether it has experts: by `mlp_layer_types` if present; otherwise, and in a draft, as V3."""
-    counted, types = sparse_layers(fields, layers, dense=3), fields.words("mlp_layer_types")
+    counted, types = sparse_layers(fields, layers, dense=3), fields.strings("mlp_layer_types")
     if types is None:
         return counted
     count = fields.layers("num_hidden_layers")
@@ -61,6 +61,6 @@ def _sparse(fields: Fields, layers: range) -> tuple[bool, ...]:
 class DeepseekV32(Deepseek):
     def layer(self, config: Any, index: int) -> PreNormLayer:
         indexer = Indexer(
-            config.hidden, config.q_rank, heads=config.index_heads, d=config.index_dim, keep=config.index_keep
+            config.hidden, config.q_rank, heads=config.index_heads, d=config.index_dim, top_k=config.index_topk
         )
         return PreNormLayer(config.hidden, config.eps, self.attention(config, indexer), self.mlp(config, index))

@@ -9,7 +9,7 @@ from bringup.graphs.config.fields import Fields
 from bringup.graphs.decoder import read_common
 from bringup.graphs.llama import Llama, LlamaConfig
 
-WORDS = {"hidden_act": "activation_function", "rms_norm_eps": "layer_norm_epsilon"}
+KEYS = {"hidden_act": "activation_function", "rms_norm_eps": "layer_norm_epsilon"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class ExaoneConfig(LlamaConfig):
         layers = fields.layers("num_layers")
         fields.only("num_hidden_layers", layers)  # another name of the same key
         return cls(
-            **read_common(fields, (None,) * layers, eps=None, tied=True, words=WORDS, nulls=("num_key_value_heads",)),
+            **read_common(fields, (None,) * layers, eps=None, tied=True, keys=KEYS, nulls=("num_key_value_heads",)),
             attention_bias=False,
             mlp_bias=False,
         )

@@ -21,7 +21,7 @@ from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.mlp import GatedMLP
 from bringup.graphs.layers.norm import OnePlusRMSNorm
 
-WORDS = {"hidden_act": "hidden_activation"}
+KEYS = {"hidden_act": "hidden_activation"}
 CAPS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
 
 
@@ -38,10 +38,10 @@ class Gemma2Config(DecoderConfig):
         windows = alternating_windows(fields, layers, window, full_every=2)
         absent: dict[str, Any] = {"max_positions": 8192, "kv_heads": 4, "head_dim": 256, "query_scalar": 256}
         absent |= {"activation": "gelu_pytorch_tanh", "tied": True, "caps": CAPS}
-        common = read_common(fields, windows, words=WORDS, **absent)
+        common = read_common(fields, windows, keys=KEYS, **absent)
         fields.only("hidden_act", common["activation"], None)  # published with `hidden_activation`, but not read
         fields.only("use_bidirectional_attention", None, False)
-        bias = fields.take("attention_bias", bool, False)
+        bias = fields.get("attention_bias", bool, False)
         return cls(**common, embedding_scale=common["hidden"] ** 0.5, attention_bias=bias)
 
 

@@ -21,7 +21,7 @@ from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.mlp import GatedMLP
 from bringup.graphs.layers.norm import OnePlusRMSNorm
 
-WORDS = {"hidden_act": "hidden_activation"}
+KEYS = {"hidden_act": "hidden_activation"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +37,11 @@ class Gemma3Config(DecoderConfig):
         windows = alternating_windows(fields, layers, window, full_every=fields.size("sliding_window_pattern", 6))
         absent: dict[str, Any] = {"max_positions": 131072, "kv_heads": 4, "head_dim": 256, "query_scalar": 256}
         absent |= {"activation": "gelu_pytorch_tanh", "tied": True, "caps": {"final_logit_softcapping": None}}
-        absent |= {"theta": 1e6, "local_theta": 1e4, "stretched": True}
-        common = read_common(fields, windows, words=WORDS, **absent)
+        absent |= {"theta": 1e6, "local_theta": 1e4, "scaled_positions": True}
+        common = read_common(fields, windows, keys=KEYS, **absent)
         fields.only("attn_logit_softcapping", None)  # transformers does not read it
         fields.only("use_bidirectional_attention", False, None)
-        bias = fields.take("attention_bias", bool, False)
+        bias = fields.get("attention_bias", bool, False)
         return cls(**common, embedding_scale=common["hidden"] ** 0.5, attention_bias=bias)
 
 

@@ -33,10 +33,10 @@ class Glm4MoeConfig(DecoderConfig):
         windows = (None,) * fields.layers("num_hidden_layers")
         return cls(
             **read_common(fields, windows, max_positions=131072, kv_heads=8, eps=1e-5, partial=0.5),
-            attention_bias=fields.take("attention_bias", bool, False),
-            qk_norm=fields.take("use_qk_norm", bool, False),
-            dense_layers=fields.take("first_k_dense_replace", int, 1),
-            draft_layers=fields.take("num_nextn_predict_layers", int, 1),
+            attention_bias=fields.get("attention_bias", bool, False),
+            qk_norm=fields.get("use_qk_norm", bool, False),
+            dense_layers=fields.get("first_k_dense_replace", int, 1),
+            draft_layers=fields.get("num_nextn_predict_layers", int, 1),
             expert_ffn=fields.size("moe_intermediate_size", 1408),
             shared_experts=fields.size("n_shared_experts", 1),
             routing=RoutingConfig.from_fields(fields, experts=128, per_token=8, groups=1, topk_groups=1, factor=1.0),

@@ -65,9 +65,9 @@ class GPT2Config(HFConfig):
             ffn=fields.size("n_inner", 4 * hidden, null=4 * hidden),
             activation=fields.choice("activation_function", ACTIVATIONS, "gelu_new"),
             eps=fields.positive("layer_norm_epsilon", 1e-5),
-            scale_by_head=fields.take("scale_attn_weights", bool, True),
-            scale_by_layer=fields.take("scale_attn_by_inverse_layer_idx", bool, False),
-            tied_head=fields.take("tie_word_embeddings", bool, True),
+            scale_by_head=fields.get("scale_attn_weights", bool, True),
+            scale_by_layer=fields.get("scale_attn_by_inverse_layer_idx", bool, False),
+            tied_head=fields.get("tie_word_embeddings", bool, True),
         )
 
 

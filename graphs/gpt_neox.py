@@ -74,9 +74,9 @@ class GPTNeoXConfig(HFConfig):
             activation=fields.choice("hidden_act", ACTIVATIONS, "gelu"),
             eps=fields.positive("layer_norm_eps", 1e-5),
             rope=rope,
-            attention_bias=fields.take("attention_bias", bool, True),
-            parallel=fields.take("use_parallel_residual", bool, True),
-            tied_head=fields.take("tie_word_embeddings", bool, False),
+            attention_bias=fields.get("attention_bias", bool, True),
+            parallel=fields.get("use_parallel_residual", bool, True),
+            tied_head=fields.get("tie_word_embeddings", bool, False),
         )
 
 

@@ -40,7 +40,7 @@ class GptOssConfig(DecoderConfig):
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
         experts = fields.experts("num_local_experts", 128)
-        per_token = fields.size("num_experts_per_tok", 4, most=experts)
+        per_token = fields.size("num_experts_per_tok", 4, maximum=experts)
         layers = fields.layers("num_hidden_layers")
         windows = alternating_windows(fields, layers, sliding_window(fields, 128), full_every=2)
         common = read_common(
@@ -51,10 +51,10 @@ class GptOssConfig(DecoderConfig):
         fields.only("initial_context_length", common["rope"].max_positions)
         return cls(
             **common,
-            attention_bias=fields.take("attention_bias", bool, True),
+            attention_bias=fields.get("attention_bias", bool, True),
             num_experts=experts,
             experts_per_token=per_token,
-            swiglu_alpha=fields.take("swiglu_alpha", float, 1.702),
+            swiglu_alpha=fields.get("swiglu_alpha", float, 1.702),
             swiglu_limit=fields.positive("swiglu_limit", 7.0),
         )
 
@@ -81,8 +81,8 @@ class ClampedMLP(Module):
         self.experts = ClampedExperts(config)
 
     def forward(self, x_Nm: Tensor) -> Tensor:
-        chosen_NK, scores_NK = top_experts(self.router(x_Nm).float(), self.per_token)
-        return self.experts(x_Nm, chosen_NK, scores_NK.softmax(-1))
+        selected_NK, scores_NK = top_experts(self.router(x_Nm).float(), self.per_token)
+        return self.experts(x_Nm, selected_NK, scores_NK.softmax(-1))
 
 
 class GptOss(CausalLM):

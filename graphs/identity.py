@@ -41,8 +41,8 @@ def _mismatch(
 ) -> BringupError:
     listed = ", ".join(f"`{name}`" for name in known)
     next_to = f" with `architectures` `{short(next(iter(names)))}`" if names else ""
-    message = f"config says `{key}` = `{short(value)}`{next_to}; the {family.name} graph serves {listed}"
-    other = f"name `{server.name}` or leave MODEL out" if server else "`bringup models` lists what there is"
+    message = f"config sets `{key}` = `{short(value)}`{next_to}; the {family.name} graph serves {listed}"
+    other = f"name `{server.name}` or leave MODEL out" if server else "`bringup models` lists the models"
     help = f"{other}; if the checkpoint truly is {family.name} under another name: --allow-config {key}=REASON"
     return fail("BU152", message, help=help)
 

@@ -23,7 +23,7 @@ class InternLMConfig(LlamaConfig):
         windows = (None,) * fields.layers("num_hidden_layers")
         return cls(
             **read_common(fields, windows, absent={"rope_theta": theta}),
-            attention_bias=fields.take("bias", bool, True),
+            attention_bias=fields.get("bias", bool, True),
             mlp_bias=False,
         )
 

@@ -35,8 +35,8 @@ class LlamaConfig(DecoderConfig):
             absent = {"kv_heads": 8, "max_positions": 4096 * 32, "nulls": ("head_dim",)}
         return cls(
             **read_common(fields, _windows(fields, mistral), **absent),
-            attention_bias=fields.take("attention_bias", bool, False),
-            mlp_bias=fields.take("mlp_bias", bool, False),
+            attention_bias=fields.get("attention_bias", bool, False),
+            mlp_bias=fields.get("mlp_bias", bool, False),
         )
 
 

@@ -91,10 +91,10 @@ def _text_of(fields: Fields) -> tuple[str, dict[str, Any]]:
     if "hidden_size" in fields.raw and "text_config" not in fields.raw:
         words = {key: value for key, value in fields.raw.items() if key not in fields.read}
         fields.read |= words.keys()
-        return ORIGINAL.get(fields.take("model_type", str, "llava"), "llama"), words
+        return ORIGINAL.get(fields.get("model_type", str, "llava"), "llama"), words
     words = fields.group("text_config")
     fields.read.add("vocab_size")  # early files repeat it outside of `text_config`
-    if fields.take("tie_word_embeddings", bool, False):  # outside or inside of `text_config`
+    if fields.get("tie_word_embeddings", bool, False):  # outside or inside of `text_config`
         words = words | {"tie_word_embeddings": True}
     return str(words.get("model_type", "llama")), words
 

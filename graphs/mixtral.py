@@ -28,7 +28,7 @@ class MixtralConfig(DecoderConfig):
                 fields, windows, max_positions=4096 * 32, kv_heads=8, eps=1e-5, theta=1e6, nulls=("head_dim",)
             ),
             num_experts=experts,
-            experts_per_token=fields.size("num_experts_per_tok", 2, most=experts),
+            experts_per_token=fields.size("num_experts_per_tok", 2, maximum=experts),
         )
 
 

@@ -27,7 +27,7 @@ class Olmo2Config(DecoderConfig):
         windows = (None,) * fields.layers("num_hidden_layers")
         return cls(
             **read_common(fields, windows, eps=1e-5, nulls=("num_key_value_heads",)),
-            attention_bias=fields.take("attention_bias", bool, False),
+            attention_bias=fields.get("attention_bias", bool, False),
         )
 
 

@@ -42,7 +42,7 @@ class Phi3Config(LlamaConfig):
         rope, head_dim = common["rope"], common["head_dim"]
         if rope.kind not in ("default", "longrope"):
             message = (
-                f"config says rope type `{rope.kind}`; the phi3 graph implements `default`, `longrope`, `su` and `yarn`"
+                f"config sets rope type `{rope.kind}`; the phi3 graph implements `default`, `longrope`, `su` and `yarn`"
             )
             fields.error("BU122", message, "rope_type")
         elif rope.kind == "longrope" and rope.channels(head_dim) % 2:

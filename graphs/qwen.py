@@ -10,7 +10,7 @@ from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_c
 from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.mlp import GatedMLP
 
-WORDS = {"head_dim": "kv_channels", "rms_norm_eps": "layer_norm_epsilon"}
+KEYS = {"head_dim": "kv_channels", "rms_norm_eps": "layer_norm_epsilon"}
 # Other keys of the published code, with the values that this graph implements; the first is its default.
 SWITCHES: dict[str, tuple[Any, ...]] = {
     "scale_attn_weights": (True,),
@@ -46,8 +46,8 @@ class QWenConfig(DecoderConfig):
         rope: dict[str, Any] = {"theta_key": "rotary_emb_base", "partial": 1.0, "partial_key": "rotary_pct"}
         windows = (None,) * fields.layers("num_hidden_layers")
         config = cls(
-            **read_common(fields, windows, max_positions=8192, head_dim=128, words=WORDS, **rope),
-            bias=not fields.take("no_bias", bool, True),
+            **read_common(fields, windows, max_positions=8192, head_dim=128, keys=KEYS, **rope),
+            bias=not fields.get("no_bias", bool, True),
         )
         if not fields.doubtful and (width := config.num_heads * config.head_dim) != config.hidden:
             fields.error(
@@ -69,7 +69,7 @@ def _longest(fields: Fields, stated: int) -> int:
     with either, the context ends there.
     """
     trained = fields.size("seq_length")
-    switches = [fields.take(key, bool, True) for key in ("use_dynamic_ntk", "use_logn_attn")]
+    switches = [fields.get(key, bool, True) for key in ("use_dynamic_ntk", "use_logn_attn")]
     return trained if any(switches) else stated
 
 

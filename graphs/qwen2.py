@@ -29,8 +29,8 @@ class Qwen2Config(DecoderConfig):
 def qwen_windows(fields: Fields) -> tuple[int | None, ...]:
     """The window of each layer: `layer_types`, or from layer `max_window_layers` on if `use_sliding_window`."""
     layers, window = fields.layers("num_hidden_layers"), sliding_window(fields, 4096)
-    first = fields.take("max_window_layers", int, 28)
-    if not fields.take("use_sliding_window", bool, False):
+    first = fields.get("max_window_layers", int, 28)
+    if not fields.get("use_sliding_window", bool, False):
         window = None
     if (of_layers := window_of_layers(fields, layers, window)) is not None:
         return of_layers

@@ -30,7 +30,7 @@ class Qwen3Config(DecoderConfig):
                 head_dim=128,
                 nulls=("num_key_value_heads",),
             ),
-            attention_bias=fields.take("attention_bias", bool, False),
+            attention_bias=fields.get("attention_bias", bool, False),
         )
 
 

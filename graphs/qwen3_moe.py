@@ -34,30 +34,30 @@ class Qwen3MoeConfig(DecoderConfig):
         experts = _experts(fields)
         return cls(
             **read_common(fields, (window,) * layers, max_positions=32768, kv_heads=4),
-            attention_bias=fields.take("attention_bias", bool, False),
+            attention_bias=fields.get("attention_bias", bool, False),
             sparse=tuple(experts > 0 and index not in dense and (index + 1) % stride == 0 for index in range(layers)),
             expert_ffn=fields.size("moe_intermediate_size", 768),
             num_experts=experts,
-            experts_per_token=fields.size("num_experts_per_tok", 8, most=experts or MOST_EXPERTS),
-            normalise=fields.take("norm_topk_prob", bool, False),
+            experts_per_token=fields.size("num_experts_per_tok", 8, maximum=experts or MOST_EXPERTS),
+            normalise=fields.get("norm_topk_prob", bool, False),
         )
 
 
 def _window(fields: Fields) -> int | None:
     """The window of every layer: `sliding_window` if `use_sliding_window`, otherwise None."""
     window = sliding_window(fields, 4096)
-    if fields.take("use_sliding_window", bool, False):
+    if fields.get("use_sliding_window", bool, False):
         fields.only("max_window_layers", 0)  # transformers' Qwen3-MoE ignores it; its Qwen3 does not
         return window
-    fields.take("max_window_layers", int, 0)
+    fields.get("max_window_layers", int, 0)
     return None
 
 
 def _experts(fields: Fields) -> int:
     """`num_experts`, which transformers 5 writes as `num_local_experts`."""
     if "num_local_experts" not in fields.raw:
-        return fields.experts("num_experts", 128, least=0)
-    experts = fields.experts("num_local_experts", 128, least=0)
+        return fields.experts("num_experts", 128, minimum=0)
+    experts = fields.experts("num_local_experts", 128, minimum=0)
     fields.only("num_experts", experts)
     return experts
 

@@ -160,7 +160,7 @@ def _added(failed: list[BringupError] | None) -> Iterator[tuple[str, Family]]:
 def _hidden(place: str, family: Family, seen: Sequence[Family]) -> BringupError | None:
     """BU128 for a family that has the name of an earlier one, or an architecture of a built-in one; else None."""
     if any(each.name == family.name for each in seen):
-        message, help = f"there is a family `{family.name}` already, which is used instead", "give it another name"
+        message, help = f"a family `{family.name}` already exists and is used instead", "give it another name"
         return fail("BU128", f"the family `{family.name}` of {place} is not used: {message}", help=help)
     known = {name: each.name for each in FAMILIES for name in family.architectures if name in each.architectures}
     if not known or family.quantisations:
@@ -242,7 +242,7 @@ def by_architecture(architectures: Sequence[str], quantisation: str = "") -> Fam
         failed,
         code="BU125",
         message=f"no graph serves architecture {listed}",
-        help=hint or "`bringup models` lists what there is; docs/adding-a-model.md shows how to add one",
+        help=hint or "`bringup models` lists the models; docs/adding-a-model.md shows how to add one",
     )
 
 
@@ -283,12 +283,12 @@ def _family_of(name: str) -> Family:
     hint = did_you_mean(name, [*PRESETS, *(family.name for family in families())]) or "see `bringup models`"
     if Path(name).exists():
         hint = f"`{name}` is a path: if it is a checkpoint, write --checkpoint {name}"
-    raise plugins.not_found(failed, code="BU002", message=f"there is no model `{name}`", help=hint)
+    raise plugins.not_found(failed, code="BU002", message=f"unknown model `{name}`", help=hint)
 
 
 def _from_file(path: Path, module_of: Callable[[Path], ModuleType] = userfiles.run) -> Family:
     if not path.is_file():
-        raise fail("BU002", f"there is no model file `{path}`")
+        raise fail("BU002", f"no such model file: `{path}`")
     try:
         module = module_of(path)
     except SyntaxError as error:

@@ -34,7 +34,7 @@ class BitFields(Unary):
 
     def region(self, scope: Scope) -> Region:
         words = self.of.region(scope)
-        scope.take(words, frozenset({"int32"}), f"numbers of {self.width} bits")
+        scope.check_dtypes(words, frozenset({"int32"}), f"numbers of {self.width} bits")
         if self.axis >= len(words.shape):
             raise AxesError(f"`{show(words.axes)}` has no dimension {self.axis} for words of {self.width} bits")
         size, cycle = words.shape[self.axis], _cycle(self.width)

@@ -78,7 +78,7 @@ class Unary(Expr):
 
 @dataclass(frozen=True)
 class Source(Expr):
-    """A checkpoint tensor; see `S`. `literal`: the name is the checkpoint's own; `checkpoint_words` do not apply."""
+    """A checkpoint tensor; see `S`. `literal`: the name is the checkpoint's own; `checkpoint_names` do not apply."""
 
     name: str
     axes: str
@@ -203,7 +203,7 @@ class Bits(Unary):
 
     def region(self, scope: Scope) -> Region:
         region = self.of.region(scope)
-        scope.take(region, takes_bits(self.dtype), f"bits as {self.dtype}")
+        scope.check_dtypes(region, takes_bits(self.dtype), f"bits as {self.dtype}")
         return region.bits(self.dtype, self.axis)
 
 
@@ -267,7 +267,7 @@ def _position(region: Region, axis: str | int) -> int:
     for k, own in enumerate(region.axes):
         if own.name == axis or [factor.name for factor in own.factors(set())] == [axis]:
             return k
-    raise AxesError(f"there is no axis `{axis}` among `{show(region.axes)}`")
+    raise AxesError(f"no axis `{axis}` in `{show(region.axes)}`")
 
 
 def S(name: str, axes: str = "", *, dtype: str = "", plain: bool = False, **sizes: int) -> Expr:

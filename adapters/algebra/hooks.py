@@ -31,14 +31,14 @@ else:
 
 @dataclass(frozen=True, eq=False)
 class Hook:
-    """`run(*arrays)` returns an array, or a tuple with one array for each of `gives`; see `hook`.
+    """`run(*arrays)` returns an array, or a tuple with one array for each of `outputs`; see `hook`.
 
-    `read` are the patterns of `gives` that a rule has read since planning began; `site` is the call of `with_`.
+    `read` are the patterns of `outputs` that a rule has read since planning began; `site` is the call of `with_`.
     """
 
     run: Run
-    takes: Mapping[str, str]
-    gives: Mapping[str, str]
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
     dtypes: Mapping[str, str]
     exact: bool
     inverse: Run | None
@@ -49,7 +49,7 @@ class Hook:
 
     def output(self, pattern: str) -> Expr:
         """The expression of one of its results."""
-        return HookOutput(self, list(self.gives).index(pattern), self.parts)
+        return HookOutput(self, list(self.outputs).index(pattern), self.parts)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class HookOutput(Expr):
     def region(self, scope: Scope) -> Region:
         hook, sizes = self.hook, {**scope.sizes, **self.hook.sizes}
         name = getattr(hook.run, "__name__", "function")
-        given = [(sized(axes, sizes), hook.dtypes[pattern]) for pattern, axes in hook.gives.items()]
+        given = [(sized(axes, sizes), hook.dtypes[pattern]) for pattern, axes in hook.outputs.items()]
         for axes, _ in given:
             if 0 in shape_of(axes):
                 raise AxesError(f"`{name}` has the result `{show(axes)}`: state the sizes of its axes")
@@ -168,8 +168,8 @@ class Unpacked:
 def hook(
     run: Run,
     *,
-    takes: Mapping[str, str],
-    gives: Mapping[str, str],
+    inputs: Mapping[str, str],
+    outputs: Mapping[str, str],
     dtype: str | Mapping[str, str] = "float32",
     exact: bool = False,
     inverse: Run | None = None,
@@ -177,14 +177,14 @@ def hook(
 ) -> Hook:
     """A function from several tensors to several, for `with_(before=…)` and `with_(after=…)`.
 
-    `takes` and `gives` are names, with the variables of patterns, and the axes of each: `{"layers.{L}.w": "out in"}`.
+    `inputs` and `outputs` map names, with the variables of patterns, to axes: `{"layers.{L}.w": "out in"}`.
     `run` gets the arrays in order, and returns one, or a tuple. `sizes` are those of axes that the parameter does not
     have. `exact`: no information is lost; `inverse` computes the inputs from the results, for `export`. Raises
     ValueError without inputs or results, or if one of several results has less than 8 bits a value.
     """
-    dtypes = dict.fromkeys(gives, dtype) if isinstance(dtype, str) else dict(dtype)
-    if not takes or not gives or dtypes.keys() != gives.keys():
+    dtypes = dict.fromkeys(outputs, dtype) if isinstance(dtype, str) else dict(dtype)
+    if not inputs or not outputs or dtypes.keys() != outputs.keys():
         raise ValueError("a hook needs input tensors, and the axes and the dtype of each result")
-    if len(gives) > 1 and any(DTYPES[name].bits < 8 for name in dtypes.values()):
+    if len(outputs) > 1 and any(DTYPES[name].bits < 8 for name in dtypes.values()):
         raise ValueError("of several results, each has 8 bits a value, or more")
-    return Hook(run, dict(takes), dict(gives), dtypes, exact, inverse, sizes)
+    return Hook(run, dict(inputs), dict(outputs), dtypes, exact, inverse, sizes)

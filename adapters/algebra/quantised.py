@@ -48,7 +48,7 @@ class QuantisedMatrix(Expr):
         for part, region in zip(parts, regions, strict=True):
             if not scope.misfits:
                 _check_shape(part, region, codes)
-            scope.take(region, _accepted_dtypes(part), f"{self.scheme}: {part.name}")
+            scope.check_dtypes(region, _accepted_dtypes(part), f"{self.scheme}: {part.name}")
         if self.form.index:
             index, check = regions[-1], InRange(self.scheme, regions[1].shape[-1], self.form.block[1])
             name = f"{self.scheme}: index"
@@ -124,12 +124,14 @@ class InRange:
     def __call__(self, index: np.ndarray) -> np.ndarray:
         if index.size and not 0 <= int(index.min()) <= int(index.max()) < self.blocks:
             message = (
-                f"{self.scheme}: the index of columns has {index.min()} to {index.max()}, and there are {self.blocks} "
-                "groups"
+                f"{self.scheme}: the column index has values from {index.min()} to {index.max()}, "
+                f"but there are {self.blocks} groups"
             )
             raise fail("BU115", message, help="was it saved for another group size?")
         if self.size and index.size and (most := _largest_count(index)) > self.size:
-            message = f"{self.scheme}: the index of columns gives {most} to one group, and `group_size` is {self.size}"
+            message = (
+                f"{self.scheme}: the column index assigns {most} columns to one group, but `group_size` is {self.size}"
+            )
             raise fail("BU115", message, help="was it saved for another group size, or another matrix?")
         return index
 

@@ -21,7 +21,7 @@ class WrongDtype(NamedTuple):
     tensors: tuple[str, ...]
     dtype: str
     node: str
-    takes: tuple[str, ...]
+    accepted: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Scope:
         self.sources.append(source)
         return len(self.sources) - 1
 
-    def take(self, region: Region, takes: Collection[str], node: str) -> None:
+    def check_dtypes(self, region: Region, accepted: Collection[str], node: str) -> None:
         """Records, once each, the tensors of a node's input whose dtype it does not accept."""
         if region.word > 1:  # read in parts, as one wider type
             views = {nest.source: region.dtype for nest in region.nests}
@@ -68,10 +68,10 @@ class Scope:
         found: dict[str, list[str]] = {}
         noted = {(name, wrong.dtype) for wrong in self.wrong for name in wrong.tensors}
         for source, dtype in views.items():
-            if dtype not in takes and (self.sources[source].name, dtype) not in noted:
+            if dtype not in accepted and (self.sources[source].name, dtype) not in noted:
                 found.setdefault(dtype, []).append(self.sources[source].name)
         for dtype, names in found.items():
-            self.wrong.append(WrongDtype(tuple(names), dtype, node, tuple(sorted(takes))))
+            self.wrong.append(WrongDtype(tuple(names), dtype, node, tuple(sorted(accepted))))
 
     def number(self, axis: str, value: int) -> int:
         """A size or position along an axis, in blocks if the axis is counted in blocks."""

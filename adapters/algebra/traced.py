@@ -285,7 +285,7 @@ class Tensors(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Traced:
         info = self.headers.get(name)
         if info is None:
-            hint = did_you_mean(name, self.headers) or "`bringup inspect` lists the names that there are"
+            hint = did_you_mean(name, self.headers) or "`bringup inspect` lists the names"
             raise fail("BU101", f"the adapter's function reads `{name}`, which the checkpoint does not have", help=hint)
         dtype = "float32" if DTYPES[info.dtype].block else info.dtype
         return Traced(Step((Source(name, "", {}),), _plain), info.shape, dtype)

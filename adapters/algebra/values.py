@@ -35,7 +35,7 @@ ANY_FLOAT = frozenset(name for name, dtype in DTYPES.items() if dtype.kind == "f
 class ValueNode(Expr):
     """An expression whose value is computed from other expressions' arrays; `block` as in `Computed`.
 
-    `takes` are the accepted dtypes, one set for each part; a part without a set may have any. `grain`: the number of
+    `accepts` are the accepted dtypes, one set for each part; a part without a set may have any. `grain`: the number of
     indices of each dimension of the result that depend on one index of each part. `by_element`: each element depends on
     the same element of every part.
     """
@@ -47,7 +47,7 @@ class ValueNode(Expr):
     exact: bool
     inverse: Callable[..., tuple[np.ndarray, ...]] | None = None
     block: Shape = ()
-    takes: tuple[Collection[str], ...] = ()
+    accepts: tuple[Collection[str], ...] = ()
     grain: tuple[Shape, ...] = ()
     by_element: bool = False
 
@@ -56,8 +56,8 @@ class ValueNode(Expr):
 
     def region(self, scope: Scope) -> Region:
         inputs = tuple(part.region(scope) for part in self.parts)
-        for part, takes in zip(inputs, self.takes, strict=False):
-            scope.take(part, takes, self.name)
+        for part, accepts in zip(inputs, self.accepts, strict=False):
+            scope.check_dtypes(part, accepts, self.name)
         axes, dtype = self.law(inputs)
         shape = tuple(axis.size for axis in axes)
         sizes = tuple((1,) * len(shape) for _ in inputs) if self.by_element else self.grain
@@ -76,7 +76,7 @@ def cast(x: Expr, dtype: str) -> Expr:
 
     name = f"cast to {dtype}"
     return ValueNode(
-        name, (x,), lambda regions: (regions[0].axes, dtype), run, exact=False, takes=(ANY_FLOAT,), by_element=True
+        name, (x,), lambda regions: (regions[0].axes, dtype), run, exact=False, accepts=(ANY_FLOAT,), by_element=True
     )
 
 
@@ -92,7 +92,7 @@ def scale(x: Expr, factor: float) -> Expr:
     exact = factor > 0 and math.frexp(factor)[0] == 0.5
     name, inverse = f"scale by {factor:g}", undo if exact else None
     return ValueNode(
-        name, (x,), lambda regions: (regions[0].axes, regions[0].dtype), run, exact, inverse, takes=(FLOATS,),
+        name, (x,), lambda regions: (regions[0].axes, regions[0].dtype), run, exact, inverse, accepts=(FLOATS,),
         by_element=True,
     )  # fmt: skip
 
@@ -104,7 +104,7 @@ def reciprocal(x: Expr) -> Expr:
         return 1 / array.astype("float32")
 
     return ValueNode(
-        "reciprocal", (x,), lambda regions: (regions[0].axes, "float32"), run, exact=False, takes=(FLOATS,),
+        "reciprocal", (x,), lambda regions: (regions[0].axes, "float32"), run, exact=False, accepts=(FLOATS,),
         by_element=True,
     )  # fmt: skip
 
@@ -117,17 +117,17 @@ def shift(x: Expr, by: float) -> Expr:
 
     name = f"shift by {by:g}"
     return ValueNode(
-        name, (x,), lambda regions: (regions[0].axes, regions[0].dtype), run, exact=False, takes=(FLOATS,),
+        name, (x,), lambda regions: (regions[0].axes, regions[0].dtype), run, exact=False, accepts=(FLOATS,),
         by_element=True,
     )  # fmt: skip
 
 
 def dequant(
-    payload: Expr, scales: Expr, block: tuple[int, ...], dtype: str = "float32", *, takes: Collection[str] = PAYLOADS
+    payload: Expr, scales: Expr, block: tuple[int, ...], dtype: str = "float32", *, accepts: Collection[str] = PAYLOADS
 ) -> Expr:
     """payload · scale, with one scale for each block of `block` elements (the last block of an axis may be shorter).
 
-    Payloads have one of the dtypes in `takes`: by default float8, float4 or signed integers, but not wider floats,
+    Payloads have one of the dtypes in `accepts`: by default float8, float4 or signed integers, but not wider floats,
     because these are already dequantised. Scales are float64 to float16, bfloat16, e4m3, or e8m0 exponents (OCP
     Microscaling Formats specification 1.0, section 5.4).
     """
@@ -151,7 +151,9 @@ def dequant(
 
     name = f"dequantise by blocks of {list(block)}"
     grain = (1,) * len(block), block
-    return ValueNode(name, (payload, scales), law, run, exact=False, block=block, takes=(takes, SCALES), grain=grain)
+    return ValueNode(
+        name, (payload, scales), law, run, exact=False, block=block, accepts=(accepts, SCALES), grain=grain
+    )
 
 
 def quant(x: Expr, block: tuple[int, ...], dtype: str = "float8_e4m3fn") -> tuple[Expr, Expr]:
@@ -189,8 +191,8 @@ def quant(x: Expr, block: tuple[int, ...], dtype: str = "float8_e4m3fn") -> tupl
         return wide(array)[1]
 
     return (
-        ValueNode(name, (x,), lambda regions: (regions[0].axes, dtype), payload, exact=False, takes=(FLOATS,)),
-        ValueNode(f"{name}: scales", (x,), scale_axes, scales, exact=False, takes=(FLOATS,)),
+        ValueNode(name, (x,), lambda regions: (regions[0].axes, dtype), payload, exact=False, accepts=(FLOATS,)),
+        ValueNode(f"{name}: scales", (x,), scale_axes, scales, exact=False, accepts=(FLOATS,)),
     )
 
 
@@ -201,13 +203,13 @@ def fn(
     dtype: str,
     exact: bool = False,
     inverse: Callable[..., tuple[np.ndarray, ...]] | None = None,
-    takes: Sequence[Collection[str]] = (),
+    accepts: Sequence[Collection[str]] = (),
     **sizes: int,
 ) -> Expr:
     """Any function of arrays, with the axes and dtype of its result declared (and checked when run).
 
-    `takes` are the dtypes that the function accepts, one set for each input; without it, any.
+    `accepts` are the dtypes that the function accepts, one set for each input; without it, any.
     """
     law: Mapping[str, int] = sizes
     name = getattr(run, "__name__", "function")
-    return ValueNode(name, inputs, lambda _: (sized(axes, law), dtype), run, exact, inverse, takes=tuple(takes))
+    return ValueNode(name, inputs, lambda _: (sized(axes, law), dtype), run, exact, inverse, accepts=tuple(accepts))

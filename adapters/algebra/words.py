@@ -126,7 +126,7 @@ def _output_of(hooks: tuple[Hook, ...], name: str) -> tuple[Expr, dict[str, str]
     """The function that computes a tensor of that name, and the variables of its pattern."""
     mark = found.group() if (found := _MARK.search(name)) else ""
     for hook in hooks:
-        for pattern in hook.gives:
+        for pattern in hook.outputs:
             bindings = match(pattern, name.replace(mark, _NUMBER) if mark else name)
             if bindings is not None:
                 hook.read.add(pattern)
@@ -145,7 +145,7 @@ def translated(source: Source, readings: tuple[Reading, ...]) -> Source:
     )
 
 
-def respoken(source: Source, words: Words) -> Source:
+def renamed_source(source: Source, words: Words) -> Source:
     """A source with the names of a layer's class, which take precedence in its first step; not a literal one."""
     if source.literal:
         return source

@@ -99,6 +99,6 @@ def _gathered(axes: Axes, parts: list[tuple[str, Nest]], stored: Mapping[str, Ax
 
 
 def _source(name: str, axes: Axes) -> Source:
-    """A tensor of these sizes; the `checkpoint_words` of layers do not apply to its name."""
+    """A tensor of these sizes; the `checkpoint_names` of layers do not apply to its name."""
     sizes = {axis.name or f"axis{k}": axis.size for k, axis in enumerate(axes)}
     return Source(name, " ".join(sizes), sizes, literal=True)

@@ -27,7 +27,7 @@ def wrongly_left_out(plan: Plan, read: Callable[[TensorInfo], np.ndarray]) -> It
     for (_, why), (drop, tensors) in found.items():
         yield Diagnostic(
             code="BU115",
-            message=f"`{', '.join(grouped(tensors))}` would be left out as {drop.why}, and it is not: {why}",
+            message=f"cannot drop `{', '.join(grouped(tensors))}` as {drop.why}: {why}",
             help="correct the config, or give the checkpoint that belongs to it",
             sources=tuple(tensors),
             where=drop.site,

@@ -52,15 +52,15 @@ class Parallel:
         """Raises BU045 for values that do not describe a group of ranks."""
         small, large = sorted((self.tp, self.ep))
         if min(small, self.pp, self.vocab_multiple, self.redundant + 1) < 1:
-            raise _refused("numbers of ranks begin at 1", "leave out what is not divided")
+            raise _refused("numbers of ranks begin at 1", "use 1 for what is not divided")
         if large % small:
             message = f"{self.tp} tensor-parallel and {self.ep} expert-parallel ranks do not share a stage"
-            raise _refused(message, "of --tp and --ep, one has to divide the other")
+            raise _refused(message, "use a --tp that divides --ep, or an --ep that divides --tp")
         if self.stage_layers and (len(self.stage_layers) != self.pp or min(self.stage_layers) < 1):
             message = f"{len(self.stage_layers)} numbers of layers, {list(self.stage_layers)}, for {self.pp} stages"
-            raise _refused(message, "give one number from 1 on for each stage")
+            raise _refused(message, "give one positive number for each stage")
         if self.stage_layers and self.pp == 1:
-            message = f"{list(self.stage_layers)} has the number of layers of each stage, and there is one stage"
+            message = f"{list(self.stage_layers)} has the number of layers of each stage, but there is one stage"
             raise _refused(message, "give the number of stages too, or omit the numbers of layers")
         if self.experts and self.redundant:
             message = "an expert map already repeats experts, and redundant experts are requested too"
@@ -84,7 +84,7 @@ class Parallel:
     def rank(self, number: int) -> Rank:
         """The position of a rank. Raises BU045 for a number out of range."""
         if not 0 <= number < self.size:
-            raise _refused(f"there is no rank {number} among {self.size}", f"ranks are 0 to {self.size - 1}")
+            raise _refused(f"rank {number} is out of range", f"ranks are 0 to {self.size - 1}")
         stage, at = divmod(number, self.stage_ranks)
         expert_tps = self.stage_ranks // self.ep
         ep, expert_tp = divmod(at, expert_tps)

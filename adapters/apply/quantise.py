@@ -62,7 +62,7 @@ def recipe_of(name: str) -> Recipe:
         "mxfp4": Recipe(name, "float4_e2m1fn", 1, 32, "float8_e8m0fnu"),
     }):  # fmt: skip
         return simple[name]
-    raise fail("BU413", f"there is no quantisation recipe `{name}`", help=f"give one of: {', '.join(KNOWN)}")
+    raise fail("BU413", f"unknown quantisation recipe `{name}`", help=f"give one of: {', '.join(KNOWN)}")
 
 
 @dataclass(frozen=True, slots=True)

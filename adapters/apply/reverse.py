@@ -263,7 +263,7 @@ def _holds(target: np.ndarray, nest: Nest, flat: np.ndarray) -> bool:
 def _refused(entry: Entry, why: str, help: str = _WHOLE) -> BringupError:
     return fail(
         "BU117",
-        f"`{entry.declared.name}` cannot be taken back to the checkpoint: {why}",
+        f"`{entry.declared.name}` cannot be converted back to tensors of the checkpoint: {why}",
         help=help,
         where=entry.rule.site,
     )

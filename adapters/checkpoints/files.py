@@ -100,8 +100,8 @@ def truncated(path: Path, wanted: int) -> BringupError:
     )
 
 
-def some(names: Iterable[str], most: int = 5) -> str:
+def some(names: Iterable[str], limit: int = 5) -> str:
     """The first few names, in backticks; very long ones are cut."""
     listed = list(names)
-    more = f" and {len(listed) - most} more" if len(listed) > most else ""
-    return ", ".join(f"`{short(name)}`" for name in listed[:most]) + more
+    more = f" and {len(listed) - limit} more" if len(listed) > limit else ""
+    return ", ".join(f"`{short(name)}`" for name in listed[:limit]) + more

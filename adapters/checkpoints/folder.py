@@ -78,7 +78,7 @@ def _unindexed(folder: Path, layout: FolderLayout) -> Tensors:
                 Diagnostic(
                     code="BU217",
                     message=f"{some(twice)} of `{file}` also in `{found[twice[0]].file}`, and no {layout.index} "
-                    "says which counts",
+                    "states which one is used",
                     help=f"name one file as the checkpoint, or put the model's {layout.index} next to them",
                     file=str(file),
                     sources=tuple(twice),
@@ -166,13 +166,13 @@ def _sorted_out(
         elif owner == file.name:
             continue
         elif owner:
-            each = "elsewhere", f"not in `{owner}`, where the index says, but in `{file.name}`"
+            each = "elsewhere", f"not in `{owner}`, contrary to the index, but in `{file.name}`"
         else:
             each = "unnamed", "in the files that it names"
         wrong.setdefault(each[0], []).append((name, each[1]))
     for name, shard in owners.items():
         if name not in holders:
-            wrong.setdefault("nowhere", []).append((name, f"not in `{shard}`, where the index says"))
+            wrong.setdefault("nowhere", []).append((name, f"not in `{shard}`, contrary to the index"))
     return found, [_disagrees(path, kind, names) for kind, names in wrong.items()]
 
 
@@ -249,8 +249,8 @@ def _peft(folder: Path, layout: FolderLayout) -> list[Diagnostic]:
     return [
         Diagnostic(
             code="BU132",
-            message=f"`{adapter}` holds an adapter that peft saved, and nothing applies it",
-            help="merge it into the model (peft: `merge_and_unload()`) and save that; to leave it out, move the "
+            message=f"`{adapter}` contains a peft adapter, which is not applied",
+            help="merge it into the model (peft: `merge_and_unload()`) and save that; to ignore it, move the "
             "adapter to another folder",
             file=str(adapter),
         )

@@ -50,20 +50,20 @@ class Cursor:
         (value,) = struct.unpack_from("<" + code, self.data, self._advance(struct.calcsize("<" + code)))
         return value
 
-    def count(self, what: str, nbytes: int, most: int = MOST_ENTRIES) -> int:
+    def count(self, what: str, nbytes: int, limit: int = MOST_ENTRIES) -> int:
         """A count of items of at least `nbytes` each. Raises BU208, BU225 before any is read."""
         count = self.number("Q")
         self._need(count * nbytes)
-        if count > most:
-            raise oversized(self.path, f"{count:,} {what}; {most:,} is the most that is read")
+        if count > limit:
+            raise oversized(self.path, f"{count:,} {what}; the limit is {limit:,}")
         return count
 
-    def text(self, most: int = MOST_BYTES) -> str:
-        """A string of at most `most` bytes."""
+    def text(self, limit: int = MOST_BYTES) -> str:
+        """A string of at most `limit` bytes."""
         nbytes = self.number("Q")
         start = self._advance(nbytes)
-        if nbytes > most:
-            raise oversized(self.path, f"a name of {nbytes:,} bytes; {most:,} is the most that is read")
+        if nbytes > limit:
+            raise oversized(self.path, f"a name of {nbytes:,} bytes; the limit is {limit:,}")
         try:
             return self.data[start : self.position].decode()
         except UnicodeDecodeError:
@@ -173,7 +173,7 @@ def begin(path: Path, prefix: int = 0) -> tuple[Metadata, Cursor, int]:
     version = cursor.number("I")
     if version not in (2, 3):
         swapped = version & 0xFFFF == 0
-        why = "big-endian bytes" if swapped else f"version {version}; 2 and 3 are known"
+        why = "big-endian bytes" if swapped else f"version {version}; 2 and 3 are supported"
         tool = "gguf-convert-endian (package gguf)" if swapped else "the present convert_hf_to_gguf.py"
         raise unsupported(path, f"has {why}", f"convert it with {tool}")
     num_tensors, num_keys = cursor.count("tensors", TENSOR_BYTES), cursor.count("keys", PAIR_BYTES)

@@ -59,7 +59,7 @@ def read_hyperparameters(meta: Metadata, tensors: Mapping[str, TensorInfo]) -> H
         raise bad_header(meta.path, "`general.architecture` is not the name of an architecture")
     keys = [key for key in meta if key.startswith(f"{architecture}.")]
     if long := [key for key in keys if (meta.count(key) or 0) > MOST_NUMBERS]:
-        raise oversized(meta.path, f"{meta.count(long[0]):,} elements under `{long[0]}`; {MOST_NUMBERS:,} is the most")
+        raise oversized(meta.path, f"{meta.count(long[0]):,} elements under `{long[0]}`; the limit is {MOST_NUMBERS:,}")
     embedding = tensors.get("token_embd.weight")
     rows = embedding.shape[0] if embedding and embedding.shape else None
     return Hyperparameters(

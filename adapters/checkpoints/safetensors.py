@@ -96,7 +96,7 @@ def _tensors(path: Path, header: dict[str, Any], base: int) -> dict[str, TensorI
 def _kind(path: Path, name: str, written: Any, shape: tuple[Any, ...], begin: Any, end: Any) -> Kind:
     """A known dtype, and a size that matches it."""
     if len(shape) > MAX_AXES:
-        raise _bad(path, name, f"has {len(shape):,} axes; {MAX_AXES} is the most that there can be")
+        raise _bad(path, name, f"has {len(shape):,} axes; the limit is {MAX_AXES}")
     if not all(type(number) is int and 0 <= number < MAX_NUMBER for number in (*shape, begin, end)):
         message = f"shape {shown(list(shape))} and data_offsets {shown([begin, end])}"
         raise _bad(path, name, f"has {message}; expected integers from 0 up to 2^63 - 1")

@@ -159,8 +159,8 @@ def _placed(path: Path, file: BinaryIO, listed: list[Member], limit: int) -> dic
     return members
 
 
-def read_member(path: Path, member: Member, most: int) -> bytes:
-    """The first `most` bytes of a member, inflated if it is compressed. Raises BU209.
+def read_member(path: Path, member: Member, limit: int) -> bytes:
+    """The first `limit` bytes of a member, inflated if it is compressed. Raises BU209.
 
     A compressed member is read in pieces until that many bytes are inflated: a stream may begin with empty blocks (RFC
     1951, section 3.2.4), one for each flush of its writer.
@@ -168,15 +168,15 @@ def read_member(path: Path, member: Member, most: int) -> bytes:
     with opened(path) as file:
         file.seek(member.offset)
         if member.method == STORED:
-            return file.read(min(member.packed, most))
+            return file.read(min(member.packed, limit))
         inflater, found, left = zlib.decompressobj(-zlib.MAX_WBITS), b"", member.packed
-        while len(found) < most and left > 0 and not inflater.eof:
-            piece = file.read(min(left, 2 * most + _DEFLATE_TABLES, _PIECE))
+        while len(found) < limit and left > 0 and not inflater.eof:
+            piece = file.read(min(left, 2 * limit + _DEFLATE_TABLES, _PIECE))
             if not piece:
                 break
             left -= len(piece)
             try:
-                found += inflater.decompress(piece, most - len(found))
+                found += inflater.decompress(piece, limit - len(found))
             except zlib.error as error:
                 raise damaged(path, f"`{short(member.name)}` cannot be inflated: {error}") from None
     return found

@@ -40,7 +40,7 @@ def table(config: BloomConfig) -> Adapter:
     return gguf
 
 
-def more(hyper: Hyperparameters) -> dict[str, Any]:
+def derived(hyper: Hyperparameters) -> dict[str, Any]:
     """A different number of key heads: a key that BLOOM's config does not have and rejects."""
     heads, shared = (hyper.values.get(f"attention.{key}") for key in ("head_count", "head_count_kv"))
     return {} if shared in (None, 0, heads) else {"num_key_value_heads": shared}
@@ -49,7 +49,7 @@ def more(hyper: Hyperparameters) -> dict[str, Any]:
 dialect = Dialect(
     names=("bloom",),
     architecture="BloomForCausalLM",
-    words={
+    keys={
         "block_count": "n_layer",
         "context_length": "seq_length",
         "embedding_length": "hidden_size",
@@ -59,6 +59,6 @@ dialect = Dialect(
         "attention.layer_norm_epsilon": "layer_norm_epsilon",
     },
     fixed={"model_type": "bloom"},
-    more=more,
+    derived=derived,
     table=table,
 )

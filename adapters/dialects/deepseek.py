@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bringup.graphs.deepseek import DeepseekConfig
 
 SOFTMAX, SIGMOID = 1, 2  # gguf-py, `ExpertGatingFuncType`
-WORDS = {
+KEYS = {
     **DECODER,
     **ROUTING,
     "attention.kv_lora_rank": "kv_lora_rank",
@@ -73,7 +73,7 @@ def table(config: DeepseekConfig) -> Adapter:
     return gguf
 
 
-def more(hyper: Hyperparameters) -> dict[str, Any]:
+def derived(hyper: Hyperparameters) -> dict[str, Any]:
     """Sizes of a head, and rope's settings.
 
     Yarn's `yarn_log_multiplier` is a tenth of `mscale_all_dim`. `mscale`, which files do not have, has the same value

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from bringup.adapters.checkpoints.gguf_config import Hyperparameters
 
 
-def more(hyper: Hyperparameters) -> dict[str, Any]:
+def derived(hyper: Hyperparameters) -> dict[str, Any]:
     grouped = (hyper.values.get("expert_group_count") or 1) != 1
-    words = deepseek.more(hyper) | {"topk_method": "group_limited_greedy" if grouped else "greedy"}
+    words = deepseek.derived(hyper) | {"topk_method": "group_limited_greedy" if grouped else "greedy"}
     del words["num_nextn_predict_layers"]  # V2 has no draft
     return words
 
@@ -25,9 +25,9 @@ def more(hyper: Hyperparameters) -> dict[str, Any]:
 dialect = Dialect(
     names=("deepseek2",),
     architecture="DeepseekV2ForCausalLM",
-    words=deepseek.WORDS,
+    keys=deepseek.KEYS,
     fixed={"model_type": "deepseek_v2", "hidden_act": "silu"},
-    more=more,
+    derived=derived,
     table=deepseek.table,
     when=lambda hyper: deepseek.gating(hyper) == deepseek.SOFTMAX,
 )

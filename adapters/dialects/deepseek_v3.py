@@ -8,9 +8,9 @@ from bringup.adapters.dialects.dialect import Dialect
 dialect = Dialect(
     names=("deepseek2",),
     architecture="DeepseekV3ForCausalLM",
-    words=deepseek.WORDS,
+    keys=deepseek.KEYS,
     fixed={"model_type": "deepseek_v3", "hidden_act": "silu"},
-    more=deepseek.more,
+    derived=deepseek.derived,
     table=deepseek.table,
     when=lambda hyper: deepseek.gating(hyper) == deepseek.SIGMOID,
 )

@@ -12,7 +12,7 @@ from bringup.adapters.dialects.dialect import Dialect
 from bringup.adapters.planning.adapter import Adapter
 from bringup.graphs.deepseek_v32 import DeepseekV32Config
 
-WORDS = {
+KEYS = {
     "attention.indexer.head_count": "index_n_heads",
     "attention.indexer.key_length": "index_head_dim",
     "attention.indexer.top_k": "index_topk",
@@ -32,8 +32,8 @@ def table(config: DeepseekV32Config) -> Adapter:
 dialect = Dialect(
     names=("deepseek32",),
     architecture="DeepseekV32ForCausalLM",
-    words=deepseek.WORDS | WORDS,
+    keys=deepseek.KEYS | KEYS,
     fixed={"model_type": "deepseek_v32", "hidden_act": "silu"},
-    more=deepseek.more,
+    derived=deepseek.derived,
     table=table,
 )

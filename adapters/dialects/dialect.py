@@ -50,10 +50,10 @@ class Dialect:
     `names` are its values of `general.architecture`; if other families have them too, `when` decides whether a file is
     this family's. `architecture` is the value of `architectures` in its config.json.
 
-    `words` are hyperparameters, without the architecture's name, and config.json's keys for them; None stands for one
-    that `more` reads, or that does not affect the result. 0 means that there is none. A hyperparameter without a key is
+    `keys` are hyperparameters, without the architecture's name, and config.json's keys for them; None stands for one
+    that `derived` reads, or that does not affect the result. 0 means none. A hyperparameter without a key is
     passed to the family's config under its own name (`llama.logit_scale`), which rejects it. `fixed` are keys of
-    config.json without a GGUF key, with the values that llama.cpp computes with. `more` returns the keys that follow
+    config.json without a GGUF key, with the values that llama.cpp computes with. `derived` returns the keys that follow
     from several hyperparameters or from tensors.
 
     `table` creates the adapter from the family's config: parameters from tensors by llama.cpp's names.
@@ -62,12 +62,12 @@ class Dialect:
     names: tuple[str, ...]
     architecture: str
     table: Callable[[Any], Adapter]
-    words: Mapping[str, str | None] = field(default_factory=lambda: DECODER)
+    keys: Mapping[str, str | None] = field(default_factory=lambda: DECODER)
     fixed: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    more: Callable[[Hyperparameters], Mapping[str, Any]] = _no_more
+    derived: Callable[[Hyperparameters], Mapping[str, Any]] = _no_more
     when: Callable[[Hyperparameters], bool] = lambda hyper: True
 
-    def serves(self, hyper: Hyperparameters) -> bool:
+    def supports(self, hyper: Hyperparameters) -> bool:
         """Whether a file is of this family."""
         return hyper.architecture in self.names and self.when(hyper)
 
@@ -81,20 +81,20 @@ class Dialect:
             "vocab_size": hyper.vocab,
             "tie_word_embeddings": "output.weight" not in hyper.tensors,
         }
-        words = {**EVERY, **self.words}
-        config |= {word: own[key] for key, word in words.items() if word and (own.get(key) or own.get(key) is False)}
-        rope = "rope.freq_base" in self.words
+        names = {**EVERY, **self.keys}
+        config |= {name: own[key] for key, name in names.items() if name and (own.get(key) or own.get(key) is False)}
+        rope = "rope.freq_base" in self.keys
         if rope and (scaling := rope_scaling(hyper, own["rope.freq_base"])):
             config["rope_scaling"] = scaling
-        known = words.keys() | SILENT | self._implied(own)
+        known = names.keys() | SILENT | self._implied(own)
         rest = {key: value for key, value in own.items() if key not in known and not (rope and key.startswith(PREFIX))}
         rest = {f"{hyper.architecture}.{key}": value for key, value in rest.items()}
-        return config | dict(self.more(hyper)) | dict(hyper.tokens) | rest
+        return config | dict(self.derived(hyper)) | dict(hyper.tokens) | rest
 
     def _check_needed(self, hyper: Hyperparameters) -> None:
         own = hyper.values
-        wrong = [key for key in SIZES if key in self.words and (type(own.get(key)) is not int or own[key] < 1)]
-        wrong += [key for key in EPSILONS if key in self.words and type(own.get(key)) is not float]
+        wrong = [key for key in SIZES if key in self.keys and (type(own.get(key)) is not int or own[key] < 1)]
+        wrong += [key for key in EPSILONS if key in self.keys and type(own.get(key)) is not float]
         if wrong:
             keys = ", ".join(f"`{hyper.architecture}.{key}`" for key in wrong)
             raise fail(
@@ -107,11 +107,11 @@ class Dialect:
     def _complete(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The values with llama.cpp's defaults for keys that are absent or 0 (`llama-model.cpp`, `load_hparams`)."""
         defaults: dict[str, Any] = {"rope.freq_base": 10000.0}
-        if "attention.head_count" in self.words and "embedding_length" in self.words:  # integers, both required
+        if "attention.head_count" in self.keys and "embedding_length" in self.keys:  # integers, both required
             heads = values["attention.head_count"]
             defaults["attention.head_count_kv"] = heads
             defaults["attention.key_length"] = values["embedding_length"] // heads
-        absent = {key: value for key, value in defaults.items() if key in self.words and not values.get(key)}
+        absent = {key: value for key, value in defaults.items() if key in self.keys and not values.get(key)}
         return {**values, **absent}
 
     def _implied(self, own: Mapping[str, Any]) -> set[str]:
@@ -141,7 +141,7 @@ def dialect_of(family: Family, hyper: Hyperparameters) -> Dialect | None:
     if not isinstance(found, Dialect):
         message = f"the dialect of `{family.name}` is a {type(found).__name__}, not a `Dialect`"
         raise fail("BU004", message, help=HELP)
-    if found.serves(hyper):
+    if found.supports(hyper):
         return found
     other = family_of(hyper)
     name, known = short(hyper.architecture), ", ".join(f"`{name}`" for name in found.names)
@@ -159,7 +159,7 @@ def family_of(hyper: Hyperparameters) -> Family | None:
     served: list[Family] = []
     for family in families():
         dialect = family.load("dialect")
-        if isinstance(dialect, Dialect) and dialect.serves(hyper):
+        if isinstance(dialect, Dialect) and dialect.supports(hyper):
             if family.built_in:
                 return family
             served.append(family)

@@ -32,7 +32,7 @@ def table(config: ExaoneConfig) -> Adapter:
 dialect = Dialect(
     names=("exaone",),
     architecture="ExaoneForCausalLM",
-    words={**DECODER, "block_count": "num_layers", "attention.layer_norm_rms_epsilon": "layer_norm_epsilon"},
+    keys={**DECODER, "block_count": "num_layers", "attention.layer_norm_rms_epsilon": "layer_norm_epsilon"},
     fixed={"model_type": "exaone", "activation_function": "silu"},
     table=table,
 )

@@ -46,20 +46,20 @@ def query_scalar(hyper: Hyperparameters, layers_of_27b: int) -> int:
     return width if own["block_count"] == layers_of_27b else own.get("attention.key_length") or width
 
 
-def more(hyper: Hyperparameters) -> dict[str, Any]:
+def derived(hyper: Hyperparameters) -> dict[str, Any]:
     return {"query_pre_attn_scalar": query_scalar(hyper, 46), "attention_bias": "blk.0.attn_q.bias" in hyper.tensors}
 
 
 dialect = Dialect(
     names=("gemma2",),
     architecture="Gemma2ForCausalLM",
-    words={
+    keys={
         **DECODER,
         "attention.sliding_window": "sliding_window",
         "attn_logit_softcapping": "attn_logit_softcapping",
         "final_logit_softcapping": "final_logit_softcapping",
     },
     fixed={"model_type": "gemma2", "hidden_activation": "gelu_pytorch_tanh"},
-    more=more,
+    derived=derived,
     table=table,
 )

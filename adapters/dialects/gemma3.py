@@ -26,7 +26,7 @@ def table(config: Gemma3Config) -> Adapter:
     return gguf
 
 
-def more(hyper: Hyperparameters) -> dict[str, Any]:
+def derived(hyper: Hyperparameters) -> dict[str, Any]:
     scalar = gemma2.query_scalar(hyper, 62)
     every = {} if hyper.values.get("attention.sliding_window") else {"sliding_window_pattern": 1}  # full attention
     return {"query_pre_attn_scalar": scalar, "attention_bias": "blk.0.attn_q.bias" in hyper.tensors} | every
@@ -35,7 +35,7 @@ def more(hyper: Hyperparameters) -> dict[str, Any]:
 dialect = Dialect(
     names=("gemma3",),
     architecture="Gemma3ForCausalLM",
-    words={
+    keys={
         **DECODER,
         "attention.sliding_window": "sliding_window",
         "final_logit_softcapping": "final_logit_softcapping",
@@ -47,6 +47,6 @@ dialect = Dialect(
         "rope_local_base_freq": 10000.0,
         "sliding_window_pattern": 6,
     },
-    more=more,
+    derived=derived,
     table=table,
 )

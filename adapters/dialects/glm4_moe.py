@@ -40,7 +40,7 @@ def table(config: Glm4MoeConfig) -> Adapter:
     return gguf
 
 
-def more(hyper: Hyperparameters) -> dict[str, Any]:
+def derived(hyper: Hyperparameters) -> dict[str, Any]:
     own = hyper.values
     width = own.get("attention.key_length") or own["embedding_length"] // own["attention.head_count"]
     return {
@@ -54,9 +54,9 @@ def more(hyper: Hyperparameters) -> dict[str, Any]:
 dialect = Dialect(
     names=("glm4moe",),
     architecture="Glm4MoeForCausalLM",
-    words={**DECODER, **ROUTING, "rope.dimension_count": None},
+    keys={**DECODER, **ROUTING, "rope.dimension_count": None},
     fixed={"model_type": "glm4_moe", "hidden_act": "silu"},
-    more=more,
+    derived=derived,
     table=table,
     when=lambda hyper: hyper.values.get("expert_gating_func", SIGMOID) in (0, SIGMOID),
 )

@@ -39,7 +39,7 @@ def table(config: GPT2Config) -> Adapter:
 dialect = Dialect(
     names=("gpt2",),
     architecture="GPT2LMHeadModel",
-    words={
+    keys={
         "block_count": "n_layer",
         "context_length": "n_positions",
         "embedding_length": "n_embd",

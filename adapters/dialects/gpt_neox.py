@@ -40,7 +40,7 @@ def table(config: GPTNeoXConfig) -> Adapter:
     return gguf
 
 
-def more(hyper: Hyperparameters) -> dict[str, Any]:
+def derived(hyper: Hyperparameters) -> dict[str, Any]:
     own = hyper.values
     width = own["embedding_length"] // own["attention.head_count"]
     return {"rotary_pct": turned_part(own, width), "attention_bias": "blk.0.attn_qkv.bias" in hyper.tensors}
@@ -49,7 +49,7 @@ def more(hyper: Hyperparameters) -> dict[str, Any]:
 dialect = Dialect(
     names=("gptneox",),
     architecture="GPTNeoXForCausalLM",
-    words={
+    keys={
         "block_count": "num_hidden_layers",
         "context_length": "max_position_embeddings",
         "embedding_length": "hidden_size",
@@ -61,6 +61,6 @@ dialect = Dialect(
         "use_parallel_residual": "use_parallel_residual",
     },
     fixed={"model_type": "gpt_neox", "hidden_act": "gelu_pytorch_tanh"},
-    more=more,
+    derived=derived,
     table=table,
 )

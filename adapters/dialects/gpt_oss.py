@@ -36,7 +36,7 @@ def table(config: GptOssConfig) -> Adapter:
     return gguf
 
 
-def more(hyper: Hyperparameters) -> dict[str, Any]:
+def derived(hyper: Hyperparameters) -> dict[str, Any]:
     """A file without a key for rope scaling has none; in the family's config the default is yarn."""
     own = hyper.values
     scaling = rope_scaling(hyper, own.get("rope.freq_base")) or {"rope_type": "default"}
@@ -48,7 +48,7 @@ def more(hyper: Hyperparameters) -> dict[str, Any]:
 dialect = Dialect(
     names=("gpt-oss",),
     architecture="GptOssForCausalLM",
-    words={
+    keys={
         **DECODER,
         "attention.sliding_window": "sliding_window",
         "expert_count": "num_local_experts",
@@ -57,6 +57,6 @@ dialect = Dialect(
         "expert_feed_forward_length": "intermediate_size",
     },
     fixed={"model_type": "gpt_oss", "hidden_act": "silu"},
-    more=more,
+    derived=derived,
     table=table,
 )

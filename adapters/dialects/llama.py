@@ -40,16 +40,16 @@ def table(config: LlamaConfig) -> Adapter:
     return gguf
 
 
-def more(hyper: Hyperparameters) -> dict[str, Any]:
+def derived(hyper: Hyperparameters) -> dict[str, Any]:
     return {"attention_bias": "blk.0.attn_q.bias" in hyper.tensors, "mlp_bias": "blk.0.ffn_gate.bias" in hyper.tensors}
 
 
 dialect = Dialect(
     names=("llama", "internlm2"),
     architecture="LlamaForCausalLM",
-    words={**DECODER, "attention.sliding_window": "sliding_window", "expert_count": None, "expert_used_count": None},
+    keys={**DECODER, "attention.sliding_window": "sliding_window", "expert_count": None, "expert_used_count": None},
     fixed={"model_type": "llama", "hidden_act": "silu"},
-    more=more,
+    derived=derived,
     table=table,
     when=lambda hyper: not hyper.values.get("expert_count"),
 )

@@ -41,7 +41,7 @@ def table(config: MixtralConfig) -> Adapter:
 dialect = Dialect(
     names=("llama",),
     architecture="MixtralForCausalLM",
-    words={
+    keys={
         **DECODER,
         "attention.sliding_window": "sliding_window",
         "expert_count": "num_local_experts",

@@ -27,7 +27,7 @@ def table(config: Olmo2Config) -> Adapter:
     return gguf
 
 
-def more(hyper: Hyperparameters) -> dict[str, Any]:
+def derived(hyper: Hyperparameters) -> dict[str, Any]:
     return {"attention_bias": "blk.0.attn_q.bias" in hyper.tensors}
 
 
@@ -35,6 +35,6 @@ dialect = Dialect(
     names=("olmo2",),
     architecture="Olmo2ForCausalLM",
     fixed={"model_type": "olmo2", "hidden_act": "silu"},
-    more=more,
+    derived=derived,
     table=table,
 )

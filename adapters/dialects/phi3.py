@@ -36,7 +36,7 @@ def table(config: Phi3Config) -> Adapter:
     return gguf
 
 
-def more(hyper: Hyperparameters) -> dict[str, Any]:
+def derived(hyper: Hyperparameters) -> dict[str, Any]:
     """The fraction of a head's channels that is rotated, and the context before LongRoPE extended it."""
     own = hyper.values
     words: dict[str, Any] = {}
@@ -51,8 +51,8 @@ def more(hyper: Hyperparameters) -> dict[str, Any]:
 dialect = Dialect(
     names=("phi3",),
     architecture="Phi3ForCausalLM",
-    words={**DECODER, "attention.sliding_window": "sliding_window", "rope.dimension_count": None},
+    keys={**DECODER, "attention.sliding_window": "sliding_window", "rope.dimension_count": None},
     fixed={"model_type": "phi3", "hidden_act": "silu"},
-    more=more,
+    derived=derived,
     table=table,
 )

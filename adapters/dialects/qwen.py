@@ -34,20 +34,20 @@ def table(config: QWenConfig) -> Adapter:
     return gguf
 
 
-def more(hyper: Hyperparameters) -> dict[str, Any]:
+def derived(hyper: Hyperparameters) -> dict[str, Any]:
     return {"seq_length": hyper.values["context_length"], "no_bias": "blk.0.attn_output.bias" not in hyper.tensors}
 
 
 dialect = Dialect(
     names=("qwen",),
     architecture="QWenLMHeadModel",
-    words={
+    keys={
         **DECODER,
         "attention.key_length": "kv_channels",
         "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
         "rope.freq_base": "rotary_emb_base",
     },
     fixed={"model_type": "qwen", "use_dynamic_ntk": False, "use_logn_attn": False},
-    more=more,
+    derived=derived,
     table=table,
 )

@@ -27,7 +27,7 @@ def table(config: Qwen3Config) -> Adapter:
     return gguf
 
 
-def more(hyper: Hyperparameters) -> dict[str, Any]:
+def derived(hyper: Hyperparameters) -> dict[str, Any]:
     return {"attention_bias": "blk.0.attn_q.bias" in hyper.tensors}
 
 
@@ -35,6 +35,6 @@ dialect = Dialect(
     names=("qwen3",),
     architecture="Qwen3ForCausalLM",
     fixed={"model_type": "qwen3", "hidden_act": "silu"},
-    more=more,
+    derived=derived,
     table=table,
 )

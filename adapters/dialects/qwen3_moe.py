@@ -33,20 +33,20 @@ def table(config: Qwen3MoeConfig) -> Adapter:
     return gguf
 
 
-def more(hyper: Hyperparameters) -> dict[str, Any]:
+def derived(hyper: Hyperparameters) -> dict[str, Any]:
     return {"attention_bias": "blk.0.attn_q.bias" in hyper.tensors}
 
 
 dialect = Dialect(
     names=("qwen3moe",),
     architecture="Qwen3MoeForCausalLM",
-    words={
+    keys={
         **DECODER,
         "expert_count": "num_experts",
         "expert_used_count": "num_experts_per_tok",
         "expert_feed_forward_length": "moe_intermediate_size",
     },
     fixed={"model_type": "qwen3_moe", "hidden_act": "silu", "norm_topk_prob": True},
-    more=more,
+    derived=derived,
     table=table,
 )

@@ -81,7 +81,7 @@ def base_of(signature: Signature, adapter: Adapter, more: Iterable[Adapter] = ()
         if tie.when
         for (_, own), (_, other) in zip(tie.own.leaves({}), tie.other.leaves({}), strict=True)
     }
-    apart = replace(adapter, rules=[_untied(rule) for rule in adapter.rules], _spoken={})
+    apart = replace(adapter, rules=[_untied(rule) for rule in adapter.rules], _renamed_rules={})
     uses: dict[str, list[Use]] = {}
     tensors = _read(signature, apart, uses, adapter.prefixes, outside)
     own = frozenset(tensors)

@@ -36,7 +36,7 @@ HONOURED = frozenset({
 REFUSED = {
     "use_dora": "DoRA scales each row of W + B · A by a trained magnitude",
     "lora_bias": "B has a bias",
-    "modules_to_save": "these modules were trained whole",
+    "modules_to_save": "these modules were trained in full",
     "trainable_token_indices": "rows of the embedding were trained",
     "layer_replication": "layers of the base occur several times",
     "alora_invocation_tokens": "aLoRA applies from a sequence of tokens on",
@@ -48,7 +48,7 @@ REFUSED = {
 }
 # Values of `init_lora_weights` that subtract the initial factors from the base.
 CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-MERGE = "merge the adapter into its base with peft (`merge_and_unload()`), and take that as the checkpoint"
+MERGE = "merge the adapter into its base with peft (`merge_and_unload()`), and use that as the checkpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class LoraConfig:
         alpha = _by_pattern(self.alpha_pattern, name, self.alpha)
         return alpha / math.sqrt(rank) if self.rslora else alpha / rank
 
-    def takes(self, name: str, *, linear: bool = True) -> bool:
+    def targets_module(self, name: str, *, linear: bool = True) -> bool:
         """Whether `target_modules` includes a module; `linear`: a linear layer that is not the head."""
         if _matches(self.excluded, name):
             return False
@@ -86,7 +86,7 @@ class LoraConfig:
             return True
         return _matches(self.modules, name) and (not self.layers or self._layer(name) in self.layers)
 
-    def takes_parameter(self, name: str) -> bool:
+    def targets_parameter(self, name: str) -> bool:
         """Whether `target_parameters` includes a parameter."""
         return _matches(self.parameters, name)
 
@@ -165,7 +165,7 @@ def _why(name: str, value: Any) -> str:
         return "this start changes the base's weights; save with `path_initial_model_for_weight_conversion`"
     if name in OF_TRAINING | HONOURED or value in (None, False, [], {}, ""):
         return ""
-    return REFUSED.get(name, "what it does to the numbers is not known")
+    return REFUSED.get(name, "its effect on the weights is unknown")
 
 
 def _refusal(file: str, name: str, value: Any, why: str) -> Diagnostic:
@@ -175,7 +175,7 @@ def _refusal(file: str, name: str, value: Any, why: str) -> Diagnostic:
 
 def _unreadable(file: str, name: str, value: Any, want: str) -> Diagnostic:
     what = "is absent" if value is None else f"is {shown(value)}"
-    help = "take the file that was saved with the adapter; nothing is assumed in its place"
+    help = "use the file that was saved with the adapter; no value is assumed instead"
     return Diagnostic(code="BU160", message=f"`{name}` {what} in `{file}`; expected {want}", help=help, file=file)
 
 
@@ -209,9 +209,9 @@ def _map_of(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "r": ("an integer above 0", _is_rank),
-    "lora_alpha": ("a number other than 0, not beyond what float32 has", _is_alpha),
+    "lora_alpha": ("a number other than 0 in the range of float32", _is_alpha),
     "rank_pattern": ("integers above 0 by patterns of names", _map_of(_is_rank)),
-    "alpha_pattern": ("numbers other than 0, not beyond what float32 has, by patterns of names", _map_of(_is_alpha)),
+    "alpha_pattern": ("numbers other than 0 in the range of float32, by patterns of names", _map_of(_is_alpha)),
     "target_modules": ("names, or a regular expression", lambda value: value is None or _is_words(value)),
     "target_parameters": ("names", _is_list),
     "exclude_modules": ("names, or a regular expression", lambda value: value is None or _is_words(value)),

@@ -26,7 +26,7 @@ class Group:
     blocks: list[tuple[Block, Pair]] = field(default_factory=list[tuple[Block, Pair]])
     places: set[Places] = field(default_factory=set[Places])
 
-    def takes(self, block: Block, pair: Pair) -> bool:
+    def matches(self, block: Block, pair: Pair) -> bool:
         """Whether a block is of another expert; matrices that are summed have separate arrays."""
         if (pair.rank, pair.scale) != (self.rank, self.scale) or not block.place or block.place in self.places:
             return False
@@ -84,7 +84,7 @@ def _split(entry: Entry, source: int, *, first: bool) -> tuple[Block, ...] | Mix
 
 
 def _add(groups: list[Group], block: Block, pair: Pair) -> None:
-    group = next((group for group in reversed(groups) if group.takes(block, pair)), None)
+    group = next((group for group in reversed(groups) if group.matches(block, pair)), None)
     if group is None:
         group = Group(pair.rank, pair.scale)
         groups.append(group)
@@ -113,7 +113,7 @@ def _unread(pair: Pair) -> Diagnostic:
     return Diagnostic(
         code="BU167",
         message=f"no parameter is read from `{pair.target}`, which `{pair.module}` changes",
-        help="see whether the base itself fits: `bringup check`",
+        help="check that the base itself fits: `bringup check`",
         sources=(pair.a.name, pair.b.name),
     )
 
@@ -125,7 +125,7 @@ def _misfits(pair: Pair, block: Block) -> list[Diagnostic]:
         Diagnostic(
             code="BU165",
             message=f"`{info.name}` has shape {list(info.shape)}; for `{pair.target}` of this base it is {list(shape)}",
-            help="the adapter was trained on a model of other sizes: take that one as the base",
+            help="the adapter was trained on a model of other sizes: use that model as the base",
             expected=str(list(shape)),
             actual=str(list(info.shape)),
             sources=(info.name,),

@@ -79,18 +79,18 @@ class _Matching:
         if operation is ops.BRANCH:
             return frozenset[int]().union(*(self.sequence(branch, places) for branch in argument[1]))
         if operation in (ops.MAX_REPEAT, ops.MIN_REPEAT):
-            least, most, inner = argument
-            return self.repeated(least, most, inner, places)
+            minimum, maximum, inner = argument
+            return self.repeated(minimum, maximum, inner, places)
         direction, items = argument  # of ASSERT, ASSERT_NOT
         return frozenset(at for at in places if self.stands(direction, items, at) is (operation is ops.ASSERT))
 
-    def repeated(self, least: int, most: int, items: Any, places: Places) -> Places:
-        for _ in range(least):
+    def repeated(self, minimum: int, maximum: int, items: Any, places: Places) -> Places:
+        for _ in range(minimum):
             before, places = places, self.sequence(items, places)
             if places == before or not places:  # more repetitions change nothing
                 break
         found, last = places, places
-        for _ in range(most - least):
+        for _ in range(maximum - minimum):
             last = self.sequence(items, last) - found
             if not last:
                 break
@@ -118,7 +118,7 @@ class _Matching:
             elif operation in (ops.ASSERT, ops.ASSERT_NOT):
                 self.operations(argument[1])
             else:
-                raise Unbounded(f"it has what no bounded matching has ({str(operation).lower()})")
+                raise Unbounded(f"it uses {str(operation).lower()}, which bounded matching does not support")
 
 
 def _in(items: Any, character: str) -> bool:

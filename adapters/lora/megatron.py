@@ -67,6 +67,6 @@ def read_run_config(file: Path) -> LoraConfig:
     section = _PEFT.search(file.read_text("utf-8", errors="replace"))
     words: Mapping[str, str] = dict(_NUMBER.findall(section[1])) if section else {}
     if not {"dim", "alpha"} <= words.keys() or not words["dim"].isdigit() or not int(words["dim"]):
-        help = "take the file that was saved with the adapter; rank and scale are in it only"
+        help = "use the file that was saved with the adapter; rank and scale are in it only"
         raise fail("BU160", f"`{file}` has no `dim` and `alpha` below `peft`", help=help, file=str(file))
     return LoraConfig(rank=int(words["dim"]), alpha=float(words["alpha"]))

@@ -26,7 +26,7 @@ def read_mlx_config(words: Mapping[str, Any], file: str) -> tuple[LoraConfig, li
     rank, scale = parameters.get("rank"), parameters.get("scale")
     if type(rank) is not int or rank < 1 or not isinstance(scale, int | float) or isinstance(scale, bool) or not scale:
         message = f"`lora_parameters` in `{file}` is {shown(cast(Any, found))}; expected `rank` and `scale`, neither 0"
-        raise fail("BU160", message, help="take the file that was saved with the adapter", file=file)
+        raise fail("BU160", message, help="use the file that was saved with the adapter", file=file)
     refused = Diagnostic(
         code="BU161", message=f"`fine_tune_type` = {shown(kind)} is not LoRA", help=MERGE, file=file
     )  # fmt: skip

@@ -28,7 +28,11 @@ def disagreements(pairs: Sequence[Pair], config: LoraConfig, base: Base) -> list
         target = base.own(module) + WHOLE
         linear = _is_linear(base, target)
         optional = EXPERT in _axes(base, target) or ".experts." in target
-        if target not in have and config.takes(module, linear=linear) and (not optional or digits(target)[0] in alike):
+        if (
+            target not in have
+            and config.targets_module(module, linear=linear)
+            and (not optional or digits(target)[0] in alike)
+        ):
             missing.append(module)
     found: list[Diagnostic] = []
     if extra:
@@ -47,7 +51,7 @@ def _have(names: Sequence[str]) -> str:
 def _named(pair: Pair, config: LoraConfig, base: Base) -> bool:
     parameter = pair.module + pair.target[len(base.own(pair.module)) :]
     linear = not pair.embedding and _is_linear(base, pair.target)
-    return config.takes(pair.module, linear=linear) or config.takes_parameter(parameter)
+    return config.targets_module(pair.module, linear=linear) or config.targets_parameter(parameter)
 
 
 def _modules(base: Base, pairs: Iterable[Pair]) -> list[str]:
@@ -75,5 +79,5 @@ def _is_linear(base: Base, target: str) -> bool:
 
 
 def _finding(message: str, names: Sequence[str]) -> Diagnostic:
-    help = "take the adapter_config.json that was saved with these tensors"
+    help = "use the adapter_config.json that was saved with these tensors"
     return Diagnostic(code="BU166", message=message, help=help, sources=tuple(names))

@@ -93,7 +93,7 @@ def _target(key: Key, config: LoraConfig, base: Base) -> str:
     wrapped = [
         name
         for name in inside
-        if len(base.tensors[name].shape) == 3 and config.takes_parameter(module + name[len(own) :])
+        if len(base.tensors[name].shape) == 3 and config.targets_parameter(module + name[len(own) :])
     ]
     return wrapped[-1 - depth] if depth < len(wrapped) else ""
 
@@ -112,7 +112,7 @@ def _pair(
     experts = len(shape) == 3
     layout = spelling.layout(embedding=part.embedding, experts=experts)
     parameter = part.module + target[len(base.own(part.module)) :]
-    named = parameter if config.takes_parameter(parameter) else part.module  # patterns of the config match it
+    named = parameter if config.targets_parameter(parameter) else part.module  # patterns of the config match it
     wanted = config.rank_of(named)
     ranks = [_rank(info, axes, shape[0] if experts else 1) for info, axes in ((a, layout.a), (b, layout.b))]
     rank = wanted or ranks[0]
@@ -178,8 +178,8 @@ def _halves(infos: Sequence[TensorInfo]) -> Diagnostic:
     names = tuple(info.name for info in infos)
     return Diagnostic(
         code="BU163",
-        message=f"{listed(names)} {'is' if len(names) == 1 else 'are'} without the other factor of the pair",
-        help="the file is not whole: take it again; half a pair adds nothing",
+        message=f"{listed(names)} {'has' if len(names) == 1 else 'have'} no counterpart in the file",
+        help="the file is incomplete: download it again",
         sources=names,
         file=str(infos[0].file or ""),
         tensor=names[0],
@@ -201,11 +201,11 @@ def _not_floats(infos: Sequence[TensorInfo]) -> Diagnostic:
 
 def _wrong_rank(a: TensorInfo, b: TensorInfo, ranks: Sequence[int], wanted: int) -> Diagnostic:
     shapes = f"`{a.name}` {list(a.shape)} and `{b.name}` {list(b.shape)}"
-    says = f"the config says rank {wanted}" if wanted else "they are of different ranks"
+    says = f"the config states rank {wanted}" if wanted else "they are of different ranks"
     return Diagnostic(
         code="BU164",
         message=f"{shapes}: {says}",
-        help="take the adapter_config.json that was saved with these tensors: their scale follows from it",
+        help="use the adapter_config.json that was saved with these tensors: their scale follows from it",
         expected=str(wanted or ranks[0]),
         actual=" and ".join(map(str, ranks)),
         sources=(a.name, b.name),
@@ -232,7 +232,7 @@ def _twice(modules: Sequence[str]) -> Diagnostic:
         code="BU168",
         message=f"what {listed(modules)} change{'s' if len(modules) == 1 else ''} is changed by factors of another "
         "name too",
-        help="the file holds more than one adapter: take one that was saved alone",
+        help="the file contains several adapters: use one that was saved separately",
         sources=tuple(modules),
     )
 
@@ -245,7 +245,7 @@ def _resized(copy: TensorInfo, own: TensorInfo) -> list[Diagnostic]:
         Diagnostic(
             code="BU165",
             message=f"`{copy.name}` has shape {list(copy.shape)}, and `{own.name}` of this base {list(own.shape)}",
-            help="the base was resized before training: take it with the vocabulary that it had then",
+            help="the base was resized before training: use the base with that vocabulary",
             expected=str(list(own.shape)),
             actual=str(list(copy.shape)),
             sources=(copy.name,),
@@ -259,8 +259,8 @@ def _unread(names: Sequence[str], tensors: Mapping[str, TensorInfo]) -> Diagnost
     what = "is no factor" if len(names) == 1 else "are no factors"
     return Diagnostic(
         code="BU168",
-        message=f"{listed(names)} {what} of a LoRA, and nothing would apply what is in there",
-        help="merge the adapter into its base with peft, which applies whole modules and biases too",
+        message=f"{listed(names)} {what} of a LoRA, and cannot be applied",
+        help="merge the adapter into its base with peft, which also applies fully trained modules and biases",
         sources=tuple(names),
         file=str(tensors[names[0]].file or ""),
         tensor=names[0],

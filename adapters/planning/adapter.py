@@ -21,7 +21,7 @@ from bringup.adapters.algebra.words import (
     Table,
     Words,
     first_section,
-    respoken,
+    renamed_source,
     translated,
 )
 from bringup.adapters.planning.rules import Drop, Rule, Tied, changed
@@ -52,7 +52,7 @@ class OfParameter(Changeable):
 
     def changed(self, change: Callable[[Source], Source]) -> OfParameter:
         rules = [changed(rule, change) for rule in self.adapter.rules]
-        return replace(self, adapter=replace(self.adapter, rules=rules, _spoken={}))
+        return replace(self, adapter=replace(self.adapter, rules=rules, _renamed_rules={}))
 
     def region(self, scope: Scope) -> Region:
         name, sizes = fill(self.name, scope.bindings), {**scope.sizes, **self.own_sizes}
@@ -86,7 +86,7 @@ class Adapter:
     trace: Callable[[Adapter, Signature, Mapping[str, TensorInfo]], Adapter] | None = None
     before: tuple[Hook, ...] = ()
     after: tuple[Hook, ...] = ()
-    _spoken: dict[object, Rule] = field(default_factory=dict[object, Rule], repr=False, compare=False)
+    _renamed_rules: dict[object, Rule] = field(default_factory=dict[object, Rule], repr=False, compare=False)
 
     @property
     def prefixes(self) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ class Adapter:
     ) -> None:
         """Drops the tensors of a pattern.
 
-        `expect` (least, most) bounds the number of tensors for each number {L} and each alternative {b:x|y}: by default
+        `expect` (minimum, maximum) bounds the number of tensors for each number {L} and alternative {b:x|y}: by default
         at most one, and any number if the pattern has a variable that matches anything. `when(variables)` decides
         whether the drop applies. `requires` names a tensor, with the same variables, that the checkpoint must also
         have. `wrong(name, values)` is called once the values are read; it returns the reason why they must not be
@@ -141,7 +141,7 @@ class Adapter:
         """
         before, after, site = tuple(before), tuple(after), Site.outside(__file__)
         for hooks in (before, after):
-            given = [pattern for hook in hooks for pattern in hook.gives]
+            given = [pattern for hook in hooks for pattern in hook.outputs]
             twice = [pattern for pattern in dict.fromkeys(given) if given.count(pattern) > 1]
             if twice:
                 raise ValueError(f"two hooks have the result `{twice[0]}`: each name must have one function")
@@ -156,7 +156,7 @@ class Adapter:
             found = self.on(signature, headers)._derived(site, name, NO_WORDS, rules, drops, (), after)
             return replace(found, rules=[*found.rules, *own.rules], drops=[*found.drops, *own.drops])
 
-        return replace(self, name=name or self.name, rules=[], drops=[], trace=trace, _spoken={})
+        return replace(self, name=name or self.name, rules=[], drops=[], trace=trace, _renamed_rules={})
 
     def _derived(
         self,
@@ -173,7 +173,7 @@ class Adapter:
         functions = tuple(
             replace(
                 hook,
-                parts=tuple(Source(n, a, hook.sizes) for n, a in hook.takes.items()),
+                parts=tuple(Source(n, a, hook.sizes) for n, a in hook.inputs.items()),
                 read=set[str](),
                 site=site,
             )
@@ -186,20 +186,20 @@ class Adapter:
             name=name or self.name,
             rules=[changed(rule, partial(translated, readings=readings)) for rule in self.rules],
             before=(*self.before, *functions),
-            _spoken={},
+            _renamed_rules={},
         )
         base.drops = [drop for given in self.drops for drop in given.under(words)]
         prefix = self.prefix.removesuffix(".")
         if prefix in names:
             base.prefix = "".join(f"{found}." for found in words.of(prefix) if found)
-        derived = replace(base, rules=list(base.rules), drops=list(base.drops), _spoken={})
+        derived = replace(base, rules=list(base.rules), drops=list(base.drops), _renamed_rules={})
         own = (Rule(pattern, expr, site, level) for pattern, expr in rules.items())
         derived.rules += [changed(rule, lambda source: replace(source, literal=True)) for rule in own]
         derived.after += tuple(replace(hook, read=set[str](), site=site) for hook in after)
         for hook in after:
-            taken = (OfParameter(base, n, a, hook.sizes) for n, a in hook.takes.items())
+            taken = (OfParameter(base, n, a, hook.sizes) for n, a in hook.inputs.items())
             whole = replace(hook, parts=tuple(taken))
-            derived.rules += [Rule(pattern, whole.output(pattern), site, level) for pattern in hook.gives]
+            derived.rules += [Rule(pattern, whole.output(pattern), site, level) for pattern in hook.outputs]
         for pattern, why in drops.items():
             derived.drop(pattern, why=why)
             derived.drops[-1] = replace(derived.drops[-1], site=site)
@@ -210,7 +210,7 @@ class Adapter:
         yield from (hook for hook in self.before if not hook.read)
         named = list(names)
         for hook in self.after:
-            if not any(match(pattern, name) is not None for name in named for pattern in hook.gives):
+            if not any(match(pattern, name) is not None for name in named for pattern in hook.outputs):
                 yield hook
 
     def matching(self, name: str) -> Iterator[tuple[Rule, dict[str, str]]]:
@@ -223,21 +223,23 @@ class Adapter:
         """The adapter for a checkpoint: itself, if its rules do not depend on headers."""
         return self.trace(self, signature, headers) if self.trace else self
 
-    def claims(self, declared: Declared) -> list[tuple[Rule, dict[str, str]]]:
-        """`matching`, with the `checkpoint_words` of the classes of the parameter's layers."""
+    def rules_of(self, declared: Declared) -> list[tuple[Rule, dict[str, str]]]:
+        """`matching`, with the `checkpoint_names` of the classes of the parameter's layers."""
         found = list(self.matching(declared.name))
         return (
-            [(self._in_words(rule, declared.words), bindings) for rule, bindings in found] if declared.words else found
+            [(self._renamed(rule, declared.checkpoint_names), bindings) for rule, bindings in found]
+            if declared.checkpoint_names
+            else found
         )
 
-    def _in_words(self, rule: Rule, words: tuple[tuple[str, str | tuple[str, ...]], ...]) -> Rule:
+    def _renamed(self, rule: Rule, words: tuple[tuple[str, str | tuple[str, ...]], ...]) -> Rule:
         key = id(rule), words
-        if key not in self._spoken:
+        if key not in self._renamed_rules:
             own = Words(dict(words))
-            self._spoken[key] = changed(rule, lambda source: respoken(source, own))
-        return self._spoken[key]
+            self._renamed_rules[key] = changed(rule, lambda source: renamed_source(source, own))
+        return self._renamed_rules[key]
 
-    def leaves_out(self, name: str, names: Names) -> bool:
+    def drops_tensor(self, name: str, names: Names) -> bool:
         """Whether a drop applies to a tensor, by the name that drops use."""
         return any(drop.means(name, names) is not None for drop in self.drops)
 

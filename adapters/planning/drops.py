@@ -50,12 +50,12 @@ def set_aside(wanted: Container[str], drops: Sequence[Drop], names: Names) -> As
 
 def _miscounted(drop: Drop, variables: list[str], counts: Mapping[Numbers, int]) -> Iterator[Problem]:
     """BU111, once for each wrong count."""
-    least, most = drop.expect
+    minimum, maximum = drop.expect
     wrong: dict[int, list[Numbers]] = {}
     for key, count in counts.items():
-        if not least <= count <= most:
+        if not minimum <= count <= maximum:
             wrong.setdefault(count, []).append(key)
-    expected = f"{least} to {most}" if least < most else f"{least}"
+    expected = f"{minimum} to {maximum}" if minimum < maximum else f"{minimum}"
     for count, keys in wrong.items():
         more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
         first = min(keys, key=lambda key: [(len(value), value) for value in key])

@@ -25,7 +25,7 @@ def published(signature: Signature, adapter: Adapter) -> dict[str, TensorInfo]:
         raise fail("BU118", message, help="give a checkpoint; only an adapter of rules determines the tensors of one")
     headers: dict[str, TensorInfo] = {}
     for declared in signature.values():
-        for rule, bindings in adapter.claims(declared):
+        for rule, bindings in adapter.rules_of(declared):
             tie = rule.expr if isinstance(rule.expr, Tied) else None
             expr = tie.other if tie and tie.when else rule.own_expr
             defaults = adapter.default_axes(declared.axes) if isinstance(expr, Source) else ()

@@ -88,7 +88,7 @@ class Plan:
     cut: dict[str, Drop] = field(default_factory=dict[str, Drop])  # drops of the unread part of a tensor
 
     @cached_property
-    def wanted(self) -> dict[str, str]:
+    def required(self) -> dict[str, str]:
         """The tensors that parameters read, each with its first parameter. Complete after planning."""
         wanted: dict[str, str] = {}
         for parameter, names in self.requests:
@@ -118,7 +118,7 @@ def make_plan(signature: Signature, adapter: Adapter, headers: Mapping[str, Tens
     for hook in adapter.before:
         hook.read.clear()
     for declared in signature.values():
-        claims = adapter.claims(declared)
+        claims = adapter.rules_of(declared)
         if len(claims) != 1:
             plan.problems.append(unclaimed(declared, claims, idle))
             _excuse(plan, declared, claims, names)

@@ -59,7 +59,7 @@ def unused(hook: Hook, adapter: Adapter, parameters: Iterable[str]) -> Problem:
     before = hook in adapter.before
     names = [source.name for rule in adapter.rules for source in sources_of(rule)] if before else parameters
     known = {spelt for name in names for spelt in (spelled(name) if before else [digits(name)[0]])}
-    given = list(dict.fromkeys(hook.gives))
+    given = list(dict.fromkeys(hook.outputs))
     hints = (did_you_mean(spelt, known - set(spelled(pattern))) for pattern in given for spelt in spelled(pattern))
     why = "which no rule reads" if before else "and the graph has no such parameter"
     names = ", ".join(f"`{pattern}`" for pattern in given)
@@ -115,7 +115,9 @@ def dtypes(declared: Declared, rule: Rule, region: Region, scope: Scope) -> list
 def inputs(declared: Declared, rule: Rule, wrong: Iterable[WrongDtype]) -> list[Problem]:
     """Tensors of a dtype that a value node does not accept."""
     return [
-        replace(_dtype(declared, rule, found.tensors, found.dtype), node=found.node, expected=" or ".join(found.takes))
+        replace(
+            _dtype(declared, rule, found.tensors, found.dtype), node=found.node, expected=" or ".join(found.accepted)
+        )
         for found in wrong
     ]
 

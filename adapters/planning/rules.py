@@ -50,7 +50,7 @@ class Rule:
 class Drop:
     """Checkpoint tensors that no parameter reads.
 
-    `expect` (least, most) bounds their number for each number and alternative in the pattern. `wrong` returns, for a
+    `expect` (minimum, maximum) limits the count for each number and alternative of the pattern. `wrong` returns, for a
     tensor's name and values, the reason why it must not be dropped.
     """
 

@@ -67,7 +67,7 @@ def _selection(words: Fields, usual: Groups, *, other_groups: bool) -> Selection
         try:
             overrides.append(Override(Expression(name), groups))
         except ValueError as error:
-            words.error("BU122", f"`extra_config` has {shown(name)}, which is not understood: {error}", "extra_config")
+            words.error("BU122", f"`extra_config` has {shown(name)}, which cannot be parsed: {error}", "extra_config")
     if len(overrides) > MOST_OVERRIDES:
         words.error("BU122", f"`extra_config` has more than {MOST_OVERRIDES} expressions", "extra_config")
     return Selection(usual, True, named=named, overrides=tuple(overrides[:MOST_OVERRIDES]))

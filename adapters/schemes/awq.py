@@ -68,7 +68,7 @@ def read(words: Fields) -> Awq:
         words.only(key, False)
     for key in ("adapter", "rotation", "dynamic"):
         words.only(key, None)
-    zeros = words.take("zero_point", bool, True)
+    zeros = words.get("zero_point", bool, True)
     return Awq(group_size(words), zeros, UnquantizedModules.from_fields(words))
 
 

@@ -92,13 +92,13 @@ class FourBits(Stored):
         if not nested:
             return ValueNode(
                 name, (own, state), _as_scales, Scales(self.table, block), exact=False,
-                takes=({"float32"}, {"uint8"}), grain=((1,), (0,)),
+                accepts=({"float32"}, {"uint8"}), grain=((1,), (0,)),
             )  # fmt: skip
         outer = weight.part("weight.nested_absmax", f"all/{block * NESTED_BLOCK}", "float32")
         table = weight.part("weight.nested_quant_map", "256", "float32")
         return ValueNode(
             name, (own, outer, table, state), _as_scales, NestedScales(self.table, block), exact=False,
-            takes=({"uint8"}, {"float32"}, {"float32"}, {"uint8"}), grain=((1,), (NESTED_BLOCK,), (0,), (0,)),
+            accepts=({"uint8"}, {"float32"}, {"float32"}, {"uint8"}), grain=((1,), (NESTED_BLOCK,), (0,), (0,)),
         )  # fmt: skip
 
     def unread_parts(self) -> Iterator[Unread]:
@@ -146,12 +146,12 @@ def read(words: Fields) -> Stored | None:
         "llm_int8_has_fp16_weight", "bnb_4bit_compute_dtype", "bnb_4bit_quant_storage",
     }  # fmt: skip
     unquantized = UnquantizedModules.from_fields(words)
-    nested = words.take("bnb_4bit_use_double_quant", bool, False)
+    nested = words.get("bnb_4bit_use_double_quant", bool, False)
     table = words.choice("bnb_4bit_quant_type", list(TABLES), "fp4")
-    in_four, in_eight = (words.take(f"load_in_{bits}bit", bool, False) for bits in (4, 8))
+    in_four, in_eight = (words.get(f"load_in_{bits}bit", bool, False) for bits in (4, 8))
     if in_four is in_eight:
         both = "both `load_in_4bit` and `load_in_8bit`" if in_four else "neither `load_in_4bit` nor `load_in_8bit`"
-        words.error("BU122", f"config says {both}", "load_in_8bit", "set the one that applies")
+        words.error("BU122", f"config sets {both}", "load_in_8bit", "set the one that applies")
     return FourBits(table, nested, unquantized) if in_four else Int8(unquantized)
 
 

@@ -93,7 +93,7 @@ def _other_size(stored: CompressedTensors, modules: Modules, parts: Mapping[str,
     each, found = 32 // weights.bits, [int(number) for number in size.reshape(-1)]
     if weights.format != "pack-quantized" or (len(found) == 2 and (found[0], -(-found[1] // each)) == (rows, columns)):
         return ""
-    return f"it says {found}, and `weight_packed` has {rows} rows of {columns} words of {each} values"
+    return f"it states {found}, but `weight_packed` has {rows} rows of {columns} words of {each} values"
 
 
 def _packed(name: str, weight: StoredMatrix, found: Weights) -> QuantisedMatrix:
@@ -129,8 +129,8 @@ def read(words: Fields) -> CompressedTensors | None:
     words.only("quantization_status", "compressed", "frozen", None)
     _only_dense(words)
     if words.group("transform_config"):
-        words.error("BU122", "config says `transform_config`: rotations of weights are not read", "transform_config")
-    format, groups = words.take("format", str, "dense"), list[tuple[Targets, Weights]]()
+        words.error("BU122", "config sets `transform_config`: rotations of weights are not read", "transform_config")
+    format, groups = words.get("format", str, "dense"), list[tuple[Targets, Weights]]()
     for name, group in words.group("config_groups").items():
         if not isinstance(group, dict):
             help = "write its `targets` and `weights`, as compressed-tensors does when it saves"
@@ -148,7 +148,7 @@ def _only_dense(words: Fields) -> None:
     """Rejects sparse weights, of which only the nonzero values are stored."""
     sparse: object = words.group("sparsity_config").get("format", "dense")
     if sparse != "dense":
-        message = f"config says `sparsity_config.format` = {shown(sparse)}; weights are read as 'dense' only"
+        message = f"config sets `sparsity_config.format` = {shown(sparse)}; weights are read as 'dense' only"
         words.error("BU122", message, "sparsity_config")
 
 

@@ -44,20 +44,20 @@ def read_weights(group: Fields, format: str) -> Weights | None:
     """The settings of one of `config_groups`; `format` is the default. None if weights are plain."""
     group.read |= {"input_activations", "output_activations"}
     words = group.group("weights")
-    own = group.maybe("format", str) or format
+    own = group.optional("format", str) or format
     if not words or own == "dense":
         return None
     args = Fields(words, f"{group.family} `weights`")
     args.read |= {"observer", "observer_kwargs", "scale_dtype", "zp_dtype", "is_mse"}
     args.only("dynamic", False)
-    kind, bits = args.take("type", str, "int"), args.size("num_bits", 8)
+    kind, bits = args.get("type", str, "int"), args.size("num_bits", 8)
     own = _inferred(kind, bits, words.get("group_size")) if own == "mixed-precision" else own
     if (kind, bits) not in FORMATS.get(own, ()):
         known = ", ".join(f"`{format}`" for format in FORMATS)
-        message = f"{group.family} has `format` = {shown(own)} of {kind}{bits}; the formats that are read: {known}"
+        message = f"{group.family} has `format` = {shown(own)} of {kind}{bits}; the supported formats are: {known}"
         group.error("BU122", message, "format", "`pack-quantized` is read for 4 and 8 bits" if own in FORMATS else "")
         own = "naive-quantized"
-    symmetric = args.take("symmetric", bool, True)
+    symmetric = args.get("symmetric", bool, True)
     if own in SYMMETRIC and not symmetric:
         args.error("BU122", f"{group.family} has zero points in `{own}`, which are not read", "symmetric")
     order: object = args.raw.get("actorder")
@@ -80,9 +80,9 @@ def _inferred(kind: str, bits: int, group_size: object) -> str:
 
 def _block(args: Fields) -> Block:
     """The block that shares a scale, by `strategy`; without one, by `group_size`."""
-    size = args.maybe("group_size", int)
+    size = args.optional("group_size", int)
     inferred = "tensor" if size is None else "channel" if size == -1 else "group"
-    strategy = args.take("strategy", str, inferred, null=inferred)
+    strategy = args.get("strategy", str, inferred, null=inferred)
     structure = cast("object", args.raw.get("block_structure"))
     args.read |= {"block_structure"}
     match strategy, size, structure:

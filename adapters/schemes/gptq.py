@@ -25,7 +25,7 @@ from bringup.spec import TensorInfo
 if TYPE_CHECKING:
     import numpy as np
 
-STRAY_BIAS = "a bias of zeros, which AutoGPTQ gives to every matrix"
+STRAY_BIAS = "a bias of zeros, which AutoGPTQ adds to every matrix"
 PLAIN_ORDER = "the groups in the order of the inputs, as `desc_act` says"
 
 

@@ -81,9 +81,9 @@ def _endings(module: str) -> Iterator[str]:
 
 def read_groups(words: Fields) -> Groups:
     """`bits`, `group_size` and `desc_act`. Reports BU122 for an unsupported number of bits."""
-    bits = words.take("bits", int)
+    bits = words.get("bits", int)
     words.only("bits", *BITS)
-    return Groups(int(bits) if bits in BITS else BITS[0], group_size(words), words.take("desc_act", bool, False))
+    return Groups(int(bits) if bits in BITS else BITS[0], group_size(words), words.get("desc_act", bool, False))
 
 
 def group_size(words: Fields) -> int:
@@ -91,7 +91,7 @@ def group_size(words: Fields) -> int:
 
     Reports BU121 for other numbers below 1.
     """
-    size = words.take("group_size", int, DEFAULT_GROUP)
+    size = words.get("group_size", int, DEFAULT_GROUP)
     if size == -1:
         return WHOLE
     if size < 1:
@@ -113,7 +113,7 @@ def read_selection(words: Fields, usual: Groups) -> Selection:
     words.only("is_marlin_format", False)
     for key in ("adapter", "rotation"):
         words.only(key, None)
-    head = words.take("lm_head", bool, False)
+    head = words.get("lm_head", bool, False)
     return Selection(usual, head, _modules_of_block(words), overrides=tuple(_overrides(words, usual)))
 
 
@@ -142,7 +142,7 @@ def _overrides(words: Fields, usual: Groups) -> Iterator[Override]:
         try:
             expression = Expression(text.removeprefix("-:").removeprefix("+:"))
         except ValueError as error:
-            words.error("BU122", f"`dynamic` has {shown(text)}, which is not understood: {error}", "dynamic")
+            words.error("BU122", f"`dynamic` has {shown(text)}, which cannot be parsed: {error}", "dynamic")
             continue
         yield Override(expression, None if text.startswith("-:") else override(words, "dynamic", usual, settings))
 

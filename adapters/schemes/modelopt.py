@@ -102,12 +102,12 @@ def read(words: Fields) -> ModelOpt | None:
 def _algorithm(words: Fields, whole: Fields) -> Algorithm | None:
     """None if nothing is quantised; `whole` receives the finding, so that many layers of a kind are one finding."""
     words.read |= {"group_size"}
-    text = words.maybe("quant_algo", str)
+    text = words.optional("quant_algo", str)
     name = "" if text is None else text.upper()
     mixed = name == "MIXED_PRECISION" and words is whole
     if name and not mixed and name not in KNOWN:
         known = ", ".join((*KNOWN, "MIXED_PRECISION"))
-        message = f"config says `quant_algo` = {shown(text)}; the algorithms of ModelOpt that are read: {known}"
+        message = f"config sets `quant_algo` = {shown(text)}; the supported algorithms of ModelOpt are: {known}"
         whole.error("BU122", message, "quant_algo")
     usual = GROUP if "NVFP4" in name else 1
     return Algorithm(name, words.size("group_size", usual, null=usual)) if mixed or name in KNOWN else None

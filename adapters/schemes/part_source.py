@@ -61,7 +61,7 @@ class PartSource(Source):
         """
         region = super().region(scope)
         if any(one.packed for one in dimensions(self.layout)):
-            scope.take(region, as_wide_as(self.dtype), "numbers in words")
+            scope.check_dtypes(region, as_wide_as(self.dtype), "numbers in words")
         axes = self._laid_out(scope, region.shape)
         same = without_ones(region.shape) == without_ones(shape_of(axes))
         return replace(region, axes=axes) if same else region

@@ -69,7 +69,7 @@ def read(words: Fields) -> Quark | None:
     words.only("layer_type_quant_config", {}, None)
     exported: object = words.group("export").get("weight_format", "real_quantized")
     if exported != "real_quantized":
-        message = f"config says `export.weight_format` = {shown(exported)}; 'real_quantized' is read"
+        message = f"config sets `export.weight_format` = {shown(exported)}; 'real_quantized' is read"
         words.error("BU122", message, "export")
     _without_rotations(words)
     whole = _kind(words, words.group("global_quant_config"), "global_quant_config")
@@ -101,8 +101,8 @@ def _kind(words: Fields, settings: object, key: str) -> Kind | None:
         return None
     inner = Fields(cast("dict[str, Any]", spec), f"`{key}.weight`")
     inner.read |= NOTES
-    dtype, scheme = inner.take("dtype", str), inner.take("qscheme", str)
-    group, format = inner.maybe("group_size", int), inner.maybe("scale_format", str)
+    dtype, scheme = inner.get("dtype", str), inner.get("qscheme", str)
+    group, format = inner.optional("group_size", int), inner.optional("scale_format", str)
     inner.only("is_dynamic", False, None)
     inner.only("symmetric", True, None)
     words.findings += inner.done()

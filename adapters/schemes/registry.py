@@ -51,7 +51,7 @@ def read_quantisation(config: Mapping[str, Any], family: str) -> Quantisation:
     if found is None:
         unquantized = UnquantizedModules.from_fields(fields)
         known = sorted(methods())
-        message = f"config says `quant_method` = {shown(method)}; the schemes that are read: {', '.join(known)}"
+        message = f"config sets `quant_method` = {shown(method)}; the supported schemes are: {', '.join(known)}"
         close = nearest(method, known) if isinstance(method, str) else []
         fields.error("BU122", message, "quant_method", f"did you mean `{close[0]}`?" if close else "")
         return Quantisation(findings=fields.findings, unread=unquantized)

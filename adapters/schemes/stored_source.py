@@ -72,7 +72,7 @@ class Reading:
         plain = self.names.get(name)
         if plain is not None and plain.dtype not in FLOATS:
             return parts
-        if plain is not None and any(map(self.stored.unquantized.may_mean, self.modules(name))):
+        if plain is not None and any(map(self.stored.unquantized.may_match, self.modules(name))):
             return None
         declared = self.signature.params.get(_parameter(rule, bindings))
         return parts if declared is not None and is_converted(declared.axes) else None
@@ -197,7 +197,9 @@ def read_stored(adapter: Adapter, stored: Stored, signature: Signature, headers:
     def of_rule(rule: Rule) -> Rule:
         return changed(rule, partial(_stored_source, rule=rule.pattern, reading=reading))
 
-    quantised = replace(adapter, rules=[of_rule(rule) for rule in adapter.rules], drops=list(adapter.drops), _spoken={})
+    quantised = replace(
+        adapter, rules=[of_rule(rule) for rule in adapter.rules], drops=list(adapter.drops), _renamed_rules={}
+    )
     for part in stored.unread_parts():
         wrong = partial(_wrong, reading, part) if part.wrong else None
         requires = f"{{module}}.{part.requires}" if part.requires else ""
@@ -209,7 +211,7 @@ def _tables(adapter: Adapter, signature: Signature) -> Iterator[str]:
     """The tensors of parameters that are neither matrices of linear layers nor experts'."""
     for declared in signature.values():
         if len(declared.axes) == 2 and [axis.name for axis in declared.axes] != ["out", "in"]:
-            for rule, bindings in adapter.claims(declared):
+            for rule, bindings in adapter.rules_of(declared):
                 yield from rule.own_expr.names(bindings)
 
 
@@ -234,7 +236,7 @@ def reads_stored(adapter: Adapter, unquantized: UnquantizedModules, signature: S
     for declared in signature.values():
         if not is_converted(declared.axes):
             continue
-        for rule, bindings in adapter.claims(declared):
+        for rule, bindings in adapter.rules_of(declared):
             for leaf, name in rule.own_expr.leaves(bindings):
                 module = name.removesuffix(".weight")
                 full = module if module.partition(".")[0] in outside else f"{adapter.prefix}{module}"

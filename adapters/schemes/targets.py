@@ -34,7 +34,7 @@ class Targets:
     @classmethod
     def of(cls, words: Fields, key: str) -> Self:
         """From a list in a config. Reports BU121 without one, BU122 for an expression that is not supported."""
-        entries = words.words(key)
+        entries = words.strings(key)
         if not entries:
             words.error("BU121", f"config key `{key}` is {shown(entries)}; names of modules are needed", key, stops="")
         expressions = list[Expression]()
@@ -42,7 +42,7 @@ class Targets:
             try:
                 expressions.append(Expression(entry))
             except ValueError as error:
-                words.error("BU122", f"`{key}` has {shown(entry)}, which is not understood: {error}", key)
+                words.error("BU122", f"`{key}` has {shown(entry)}, which cannot be parsed: {error}", key)
         if len(expressions) > MOST:
             words.error("BU122", f"`{key}` has more than {MOST} expressions", key)
             return cls()

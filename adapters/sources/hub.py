@@ -81,7 +81,7 @@ def _parts(source: str, scheme: str) -> tuple[str, str, str]:
     """Name, file and revision of SCHEME://ORG/NAME[/FILE.gguf][@REVISION]. Raises BU035."""
     match = SOURCE.fullmatch(source.removeprefix(scheme))
     if not match or ".." in source:
-        help = f"write {scheme}ORG/NAME, {scheme}ORG/NAME/FILE.gguf, or one of them with @REVISION behind it"
+        help = f"write {scheme}ORG/NAME, {scheme}ORG/NAME/FILE.gguf, or one of them followed by @REVISION"
         raise fail("BU035", f"`{source}` does not name a model of {_TITLES[scheme]}", help=help)
     return match[1], match[2] or "", match[3] or ("main" if scheme == HUB else "master")
 

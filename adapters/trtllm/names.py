@@ -112,7 +112,7 @@ def names_of(family: str) -> Names:
     if family in NAMES:
         return NAMES[family]
     help = f"{', '.join(sorted(NAMES))} have it; `--to graph` and `--to layout` serve every family"
-    raise fail("BU140", f"the form `trtllm` of `{family}` is not known", help=help)
+    raise fail("BU140", f"the form `trtllm` is not defined for `{family}`", help=help)
 
 
 def layout(family: str) -> Adapter:

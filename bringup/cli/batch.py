@@ -112,8 +112,8 @@ def _misfits(given: Mapping[str, Any]) -> Iterator[str]:
     """The errors in the keys of an object and their types."""
     for key, value in given.items():
         if key not in FORM:
-            hint = did_you_mean(key, FORM) or f"it takes {', '.join(f'`{known}`' for known in FORM)}"
-            yield f"there is no `{key}`; {hint}"
+            hint = did_you_mean(key, FORM) or f"the fields are {', '.join(f'`{known}`' for known in FORM)}"
+            yield f"unknown field `{key}`; {hint}"
         elif type(value) not in FORM[key]:
             yield f"`{key}` is {shown(value)}, not {WORDS[FORM[key]]}"
         elif key == "tokens" and (wrong := [token for token in value if type(token) is not int]):

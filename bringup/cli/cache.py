@@ -38,7 +38,7 @@ def ls() -> None:
 @command.command("why")
 @click.argument("entry", metavar="KEY|NAME")
 def why(entry: str) -> None:
-    """Print the inputs of an ENTRY, and what changed since the previous entry of that name."""
+    """Print the inputs of an entry, and the changes since the previous one with that name."""
     named = [found for found in _store().entries() if found.key.startswith(entry) or entry in found.what]
     if not named:
         raise fail("BU041", f"the cache has no entry `{entry}`", help="`bringup cache ls` lists keys and names")

@@ -37,7 +37,8 @@ def command(
 
     MODEL is a name (`bringup models`) or a Python file; it may be omitted if the checkpoint names its architecture.
 
-    With --tp, --ep or --pp, also prints what each rank holds, and what `bringup convert --rank R` reads for it.
+    With --tp, --ep or --pp, also prints the bytes of each rank's weights, and the bytes that
+    `bringup convert --rank R` reads.
     """
     if watch:
         from bringup.cli.watch import watch as watch_files

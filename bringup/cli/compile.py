@@ -32,9 +32,18 @@ FOLDER = click.Path(path_type=Path)
 
 @click.command("compile")
 @job_options
-@click.option("--target", type=TARGET, default="cpu", show_default=True, metavar="T", help="See `bringup targets`.")
+@click.option(
+    "--target",
+    type=TARGET,
+    default="cpu",
+    show_default=True,
+    metavar="T",
+    help="What to compile for (`bringup targets`).",
+)
 @target_options
-@click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True)
+@click.option(
+    "--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True, help="Dtype that the model computes in."
+)
 @cache_dtype_option
 @weights_option
 @quantize_option
@@ -61,7 +70,12 @@ FOLDER = click.Path(path_type=Path)
 )
 @click.option("-o", "--out", type=FOLDER, metavar="DIR", help="Output folder; default: MODEL.bundle.")
 @click.option("--force", is_flag=True, help="Replace an existing bundle.")
-@click.option("--emit", type=PHASE, default="bundle", help="Stop at a phase: graph, plan, program, or the target's.")
+@click.option(
+    "--emit",
+    type=PHASE,
+    default="bundle",
+    help="Write an intermediate form and stop: graph, plan, program, or a phase of the target.",
+)
 @click.option("--dump-dir", type=FOLDER, metavar="DIR", help="Write the text of every phase to DIR.")
 @click.option("--dry-run", is_flag=True, help="Print sizes only.")
 @report_option

@@ -29,7 +29,7 @@ def command(as_json: bool) -> int:
     print("\n\n".join(table([(fact.name, fact.value) for fact in facts]) for facts in sections.values() if facts))
     for fact in problems:
         print(f"\n{fact.weight}: {fact.problem}\n  = fix: {fact.fix}")
-    print(f"\n{plural(len(problems), 'problem')}" if problems else "\nnothing is wrong")
+    print(f"\n{plural(len(problems), 'problem')}" if problems else "\nno problems found")
     return BROKEN if broken else 0
 
 

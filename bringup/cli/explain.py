@@ -41,7 +41,7 @@ def command(subject: str, rank: int | None, **named: Unpack[Words]) -> None:
         near = [*codes, *codes.values()]
         hint = f"did you mean `{code}`?" if code in codes else did_you_mean(subject, near)
         other = f"for a parameter or a tensor, name the model too: bringup explain {subject} MODEL"
-        raise fail("BU010", f"there is no code `{subject}`", help=hint or other)
+        raise fail("BU010", f"unknown code `{subject}`", help=hint or other)
     from bringup.compile.report.explain import explain
 
     parallel = parallel_of(named) if any_ranks(named) else None

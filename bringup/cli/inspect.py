@@ -17,7 +17,9 @@ from bringup.render.terminal import Paint
 @click.command("inspect")
 @click.argument("source", type=CHECKPOINT, metavar="SRC")
 @click.option("--revision", metavar="R", help="Branch, tag or commit on the Hugging Face hub.")
-@click.option("--format", "form", type=OneOf(["text", "json"]), default="text", help="text or json.")
+@click.option(
+    "--format", "form", type=OneOf(["text", "json"]), default="text", show_default=True, help="Output format."
+)
 def command(source: str, revision: str | None, form: str) -> int:
     """Print the contents of the checkpoint SRC: tensors, config, tokenizer.
 

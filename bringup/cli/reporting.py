@@ -56,7 +56,7 @@ def reporting(
         yield Reporting(StageLines())
         return
     if not path.resolve().parent.is_dir():  # reported before the work begins
-        message = f"cannot write the report `{path}`: there is no folder `{path.parent}`"
+        message = f"cannot write the report `{path}`: no such folder: `{path.parent}`"
         raise fail("BU021", message, help="give the path of a file")
     from bringup.compile.report.record import Recorder
 

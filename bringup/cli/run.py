@@ -37,7 +37,7 @@ class Sampling(TypedDict):
 
 @click.command("run")
 @click.argument("bundle", type=BUNDLE)
-@click.option("--prompt", metavar="TEXT")
+@click.option("--prompt", metavar="TEXT", help="The text to continue.")
 @click.option("--tokens", type=TOKENS, metavar="IDS", help="Token ids instead of a prompt: 1,2,3.")
 @click.option("--chat", is_flag=True, help="The prompt, or each line of stdin, is a message; the model answers.")
 @click.option(
@@ -49,13 +49,33 @@ class Sampling(TypedDict):
     "- is stdin.",
 )
 @click.option("--system", metavar="TEXT", help="With --chat: the system message.")
-@click.option("--max-new-tokens", type=click.IntRange(1), default=64, show_default=True, metavar="N")
-@click.option("--temperature", type=click.FloatRange(0), default=0.0, show_default=True, metavar="T")
-@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, metavar="P")
+@click.option(
+    "--max-new-tokens",
+    type=click.IntRange(1),
+    default=64,
+    show_default=True,
+    metavar="N",
+    help="The largest number of tokens to generate.",
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(0),
+    default=0.0,
+    show_default=True,
+    metavar="T",
+    help="Sampling temperature; 0: greedy.",
+)
+@click.option(
+    "--top-p",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=1.0,
+    metavar="P",
+    help="Sample from the most likely tokens whose probabilities add up to P; 1: from all.",
+)
 @click.option(
     "--top-k", type=click.IntRange(0), default=0, metavar="K", help="Sample from the K most likely tokens; 0: from all."
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S", help="Seed of sampling.")
 @click.option("--executor", type=DEVICE, metavar="NAME", help="A device of the bundle's target (`bringup targets`).")
 @click.option(
     "--profile",

@@ -22,7 +22,7 @@ FORMATS = ("text", "json")
 
 @click.command("targets")
 @click.option("--format", "format_", type=OneOf(FORMATS), default="text", show_default=True, metavar="FORMAT",
-              help="text, json.")  # fmt: skip
+              help="Output format: text or json.")  # fmt: skip
 def command(format_: str) -> None:
     """List the targets: what they require, their options for --target-option, and their devices for run --executor."""
     from bringup.compile.targets.registry import registered

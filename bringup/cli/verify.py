@@ -75,7 +75,7 @@ def command(
     if tokens is not None and prompt_length is not None:
         raise click.UsageError("give either --tokens 1,2,3 or --prompt-length N")
     if against != TRANSFORMERS and (tokens is not None or prompt_length is not None):
-        raise click.UsageError("a file of activations has its own tokens; leave out --tokens and --prompt-length")
+        raise click.UsageError("a file of activations contains its own tokens; leave out --tokens and --prompt-length")
     name = named["model"]
     bundle = None if name is None else bundle_of(name)
     if bundle is None and name and (Path(name) / MANIFEST).is_file():

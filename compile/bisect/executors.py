@@ -25,7 +25,7 @@ def lowered(selection: Selection, weights: Mapping[str, np.ndarray], device: str
     def lower(program: Program) -> Executor:
         functions = program.interface.functions
         code = {function.name: target.encode(function, program.exported[function.name]) for function in functions}
-        coded = EncodedProgram(interface=program.interface, code=code, found=0)
+        coded = EncodedProgram(interface=program.interface, code=code, num_cached=0)
         with tempfile.TemporaryDirectory(prefix="bringup-") as scratch:
             folder = Path(scratch, "bundle")
             folder.mkdir()

@@ -24,7 +24,7 @@ def job_of_bundle(manifest: dict[str, Any], checkpoint: str | PathLike[str] | No
         adapter=manifest.get("adapter"),
         allow=manifest.get("allow"),
         dtype=manifest["dtype"],
-        options=GraphOptions.of(manifest["graph_options"]),
+        options=GraphOptions.from_dict(manifest["graph_options"]),
         access=Access(also=_also(manifest["provenance"]) if checkpoint is None else ()),
     )
 

@@ -80,7 +80,7 @@ def _rest(job: Job, layout: Layout, selection: Selection) -> Inputs | None:
         **sources,
         **settings,
         "dtype": job.graph.dtype,
-        "options": repr(sorted(job.graph.options.chosen().items())),
+        "options": repr(sorted(job.graph.options.non_default().items())),
         "layout": f"{list(layout.buckets)}, {layout.context} tokens, all logits: {layout.all_logits}, "
         f"hidden states {list(layout.aux_hidden)}, {layout.max_batch_size} sequences, {layout.sizes.blocks} blocks, "
         f"prompts of {layout.max_input_len}",

@@ -109,7 +109,7 @@ def manifest_of(
         "adapter": job.adapter_file and _written(job.adapter_file),
         "allow": dict(job.allow),
         "dtype": job.graph.dtype,
-        "graph_options": job.graph.options.chosen(),
+        "graph_options": job.graph.options.non_default(),
         "max_seq_len": layout.context,
         "max_input_len": layout.max_input_len,
         "vocab_size": job.graph.config.vocab_size,

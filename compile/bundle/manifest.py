@@ -133,7 +133,7 @@ def _nonsense(manifest: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"a function is called `{name}`" for name in functions if "/" in name or not _inside(name))  # its file
     for entry in interface["entries"]:
         unknown = [call["function"] for call in entry["calls"] if call["function"] not in functions]
-        yield from (f"`{entry['name']}` calls `{name}`, which is not there" for name in unknown)
+        yield from (f"`{entry['name']}` calls `{name}`, which does not exist" for name in unknown)
         if any(index < 0 for call in entry["calls"] for index in call["inputs"]):
             yield f"`{entry['name']}` has a call with a negative input"
         if "logits" not in entry["outputs"] or min(entry["outputs"].values()) < 0:
@@ -167,7 +167,7 @@ def _wrong_states(interface: Mapping[str, Any], max_seq_len: int) -> Iterator[st
         if state["kind"] not in KINDS:
             yield f"the state `{state['name']}` is neither of {', '.join(KINDS)}"
         elif not _has_room(state, interface["num_blocks"], interface["num_rows"]):
-            yield f"the state `{state['name']}` does not hold the blocks and sequences of the interface"
+            yield f"the state `{state['name']}` has no room for the blocks and sequences of the interface"
 
 
 def _has_room(state: Mapping[str, Any], num_blocks: int, num_rows: int) -> bool:

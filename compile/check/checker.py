@@ -100,7 +100,7 @@ _WORDS: dict[str, tuple[str, str]] = {
     "BU103": ("no rule of the adapter computes `{parameter}`", "add a rule for it to the adapter"),
     "BU106": (
         "`{parameter}`: {message}",
-        'say how the tensor is stored, in the order of its dimensions: S(name, "in out")',
+        'state how the tensor is stored, in the order of its dimensions: S(name, "in out")',
     ),
     "BU108": (
         "`{parameter}` is declared {expected}, the checkpoint stores {actual}",
@@ -135,7 +135,7 @@ def _other(plan: Plan, facts: list[Problem], unruled: Mapping[str, set[str]]) ->
     if first.code == "BU108":
         message = "`{parameter}`: {message}" if first.message else message
         if first.node:
-            message = "`{tensors}` is stored as {actual}; `{node}` takes {expected}"
+            message = "`{tensors}` is stored as {actual}; `{node}` supports {expected}"
             takes_payloads = "uint8" not in first.expected.split(" or ")  # then it accepts any bytes
             help = _PAYLOAD if first.actual in FLOATS and takes_payloads else _BYTES
         elif scales := unread_scales(plan, sources):
@@ -220,8 +220,8 @@ def _odd_squares(plan: Plan) -> Iterator[Diagnostic]:
             code="BU107",
             message=f"`{', '.join(grouped(names))}` is square and read as `{there}`; every rectangular matrix "
             f"of the layer is stored as `{back}`",
-            help=f'no shape shows a forgotten transpose: write S(…, "{back}"); if it really is stored as '
-            f'`{there}`, say so: S(…, "{there}").mv("{there} -> {back}")',
+            help=f'no shape shows a forgotten transpose: write S(…, "{back}"); if it is stored as '
+            f'`{there}`, state that: S(…, "{there}").mv("{there} -> {back}")',
             parameter=", ".join(grouped(names)),
             sources=sources,
             **_where(plan, first, sources),

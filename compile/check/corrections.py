@@ -113,7 +113,7 @@ def _flags_of_biases(job: Job) -> Iterator[str]:
 
 def _unread_layers(job: Job) -> bool:
     """Whether a tensor of the last layer, or of a later one, is unread. Scales of read matrices are ignored."""
-    names = (name for name in job.plan.unread if not ((part := part_of(name)) and part[0] in job.plan.wanted))
+    names = (name for name in job.plan.unread if not ((part := part_of(name)) and part[0] in job.plan.required))
     return any(number >= len(job.graph.layers) - 1 for number in _layers_of(job, names))
 
 

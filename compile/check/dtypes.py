@@ -26,13 +26,13 @@ def odd_dtypes(plan: Plan) -> Iterator[Diagnostic]:
                 if dtype != usual:
                     odd.setdefault((dtype, usual), []).append(name)
     for (dtype, usual), names in odd.items():
-        first = plan.entries.get(plan.wanted[names[0]])
+        first = plan.entries.get(plan.required[names[0]])
         yield Diagnostic(
             code="BU135",
             severity=Severity.WARNING,
-            message=f"`{', '.join(grouped(names))}` is stored as {dtype}, its like in other layers as {usual}",
+            message=f"`{', '.join(grouped(names))}` is stored as {dtype}, the same tensors of other layers as {usual}",
             help="values are rounded to the parameter's dtype; was one part of the checkpoint saved by another script?",
-            parameter=", ".join(grouped(dict.fromkeys(plan.wanted[name] for name in names))),
+            parameter=", ".join(grouped(dict.fromkeys(plan.required[name] for name in names))),
             sources=tuple(names),
             expected=usual,
             actual=dtype,
@@ -54,6 +54,6 @@ def _by_name(plan: Plan) -> Iterable[dict[str, str]]:
     alike: dict[str, dict[str, str]] = {}
     for dtype, steps in ends.items():
         for name, end in zip(floats[dtype], steps, strict=True):
-            if (common[end] > 1 or end.isdecimal()) and name in plan.wanted:
+            if (common[end] > 1 or end.isdecimal()) and name in plan.required:
                 alike.setdefault(digits(name)[0], {})[name] = dtype
     return alike.values()

@@ -44,7 +44,7 @@ def missing_and_unread(plan: Plan, known: Container[str] = (), lost: Diagnostic 
             unread = [name for name in unread if name not in cause.explains]
     if not (readers or unread):
         return
-    wanted, read = [*plan.wanted, *plan.dropped], plan.headers.keys() - plan.dropped.keys()
+    wanted, read = [*plan.required, *plan.dropped], plan.headers.keys() - plan.dropped.keys()
     for whole in (True, False):  # subtrees first; then single tensors of the rest with the same parent
         missing = _by_pattern(roots(readers, wanted) if whole else {name: [name] for name in readers})
         unread_too = _by_pattern(roots(unread, read) if whole else {name: [name] for name in unread})
@@ -55,7 +55,7 @@ def missing_and_unread(plan: Plan, known: Container[str] = (), lost: Diagnostic 
             unread = [name for name in unread if name not in paired]
     if lost and readers:
         some = ", ".join(grouped(roots(readers, wanted)))
-        message = f"{lost.message}; {len(readers)} tensors that rules ask for are in no other file: `{some}`"
+        message = f"{lost.message}; {len(readers)} tensors that rules read are in no other file: `{some}`"
         yield replace(lost, message=message, sources=tuple(readers))
         readers = {}
     for names in _by_pattern(roots(readers, wanted), plan).values():
@@ -133,7 +133,7 @@ def _unread(plan: Plan, names: Group) -> Diagnostic:
     shape = f" {list(first.shape)}" if len({plan.headers[name].shape for name in flat(names)}) == 1 else ""
     return Diagnostic(
         code="BU105",
-        message=f"nothing reads the tensor `{listing}`{below or shape}",
+        message=f"no rule reads the tensor `{listing}`{below or shape}",
         help=surplus(plan, names) or _advice(plan, names, pattern),
         sources=flat(names),
         **stored(plan, flat(names)),
@@ -145,11 +145,11 @@ def _advice(plan: Plan, names: Group, pattern: str) -> str:
     below = flat(names)
     leaves = {name.rpartition(".")[2] for name in below}
     if any(_QUANTISED.search(leaf) for leaf in leaves):
-        return "it belongs to a quantised weight: the config has to say how it is quantised, and a rule to read it"
+        return "it belongs to a quantised weight: the config must state how it is quantised, and a rule must read it"
     shapes = {declared.storage[0] for declared in plan.signature.values()}
     numbered = any(root.rpartition(".")[2].isdigit() for root in names)
     if numbered or any(_WEIGHT.search(leaf) for leaf in leaves) or any(plan.headers[n].shape in shapes for n in below):
-        return "it looks like a weight, without which the model computes something else: the graph or a rule lacks it"
+        return "it looks like a weight that the model needs: the graph or a rule lacks it"
     return f'if it is not a weight, drop it in the adapter: drop("{pattern}", why="…")'
 
 

@@ -31,8 +31,8 @@ def numbering(plan: Plan, missing: Collection[str]) -> str:
     if not there or int(last) in there:
         return ""
     if int(last) > there[-1]:
-        return f"the checkpoint ends at {parent}.{there[-1]}, the config asks for {last}: one of the two is wrong"
-    return f"there is a hole in the numbering of `{parent}`: {_numbered(parent, there)} are there"
+        return f"the checkpoint ends at {parent}.{there[-1]}, the config expects {last}: one of the two is wrong"
+    return f"gap in the numbering of `{parent}`: {_numbered(parent, there)} are present"
 
 
 def renumbered(plan: Plan, missing: str, found: str) -> str:
@@ -42,8 +42,8 @@ def renumbered(plan: Plan, missing: str, found: str) -> str:
     if parent != other or last == number or not (last.isdigit() and number.isdigit()):
         return ""
     return (
-        f"the checkpoint has {_numbered(parent, present(plan, parent))}, and nothing reads `{found}`: it numbers from "
-        f"{present(plan, parent)[0]}, so that each would be taken for another one"
+        f"the checkpoint has {_numbered(parent, present(plan, parent))}, and no rule reads `{found}`: its numbers "
+        f"begin at {present(plan, parent)[0]}, so that each would be read as another one"
     )
 
 
@@ -54,7 +54,7 @@ def surplus(plan: Plan, unread: Collection[str]) -> str:
     parent = next(iter(parents))
     if len(parents) > 1 or not parent or not all(map(str.isdigit, numbers)):
         return ""
-    steps = (name[len(parent) + 1 :].partition(".")[0] for name in plan.wanted if name.startswith(f"{parent}."))
+    steps = (name[len(parent) + 1 :].partition(".")[0] for name in plan.required if name.startswith(f"{parent}."))
     wanted = max((int(step) for step in steps if step.isdigit()), default=-1)
     if wanted < 0 or min(map(int, numbers)) <= wanted:
         return ""

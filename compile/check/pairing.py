@@ -194,12 +194,12 @@ def _undecided(pair: Pair) -> str:
     if pair.rivals:
         others = " and ".join(f"`{', '.join(grouped(group))}`" for group in pair.rivals)
         return (
-            f"it may be {names}, which nothing reads, but {others} may be as well: equal shapes cannot tell them "
-            "apart; look at the code that wrote the checkpoint"
+            f"it may be {names}, which no rule reads, but {others} may be as well: equal shapes cannot tell them "
+            "apart; check the code that wrote the checkpoint"
         )
     return (
-        f"it may be {names}, which nothing reads: equal shapes cannot tell them apart; "
-        "look at the code that wrote the checkpoint"
+        f"it may be {names}, which no rule reads: equal shapes cannot tell them apart; "
+        "check the code that wrote the checkpoint"
     )
 
 
@@ -207,5 +207,5 @@ def _renamed_to(wanted: Group, found: Group) -> str:
     """The new name of the roots; if the roots have the same names, those of all tensors below them."""
     names = grouped(flat(found) if wanted.keys() == found.keys() else found)
     if len(names) == 1:
-        return f"did you mean `{names[0]}`? nothing reads it; correct the name in the rule"
-    return f"did you mean {', '.join(f'`{name}`' for name in names)}? nothing reads them; correct the names in the rule"
+        return f"did you mean `{names[0]}`? no rule reads it; correct the name in the rule"
+    return f"did you mean {', '.join(f'`{name}`' for name in names)}? no rule reads them; correct the names in the rule"

@@ -36,7 +36,7 @@ def lora(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cause]
     if not found:
         return
     matrices = dict.fromkeys(f"{name[: m.start()].removeprefix(PEFT)}.weight" for name, m in found.items())
-    makes = {name.removeprefix(plan.prefix): parameter for name, parameter in plan.wanted.items()}
+    makes = {name.removeprefix(plan.prefix): parameter for name, parameter in plan.required.items()}
     parameters = dict.fromkeys(filter(None, (makes.get(name.removeprefix(plan.prefix)) for name in matrices)))
     listing = ", ".join(grouped(parameters or matrices))
     alone = len(found) == len(plan.headers)
@@ -44,7 +44,7 @@ def lora(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cause]
     explained = readers.keys() if alone else {name for name, wrapped in around.items() if wrapped}
     finding = Diagnostic(
         code="BU132",
-        message=f"{len(found)} tensors of a LoRA change `{listing}`, and nothing applies them"
+        message=f"{len(found)} tensors of a LoRA change `{listing}`, and are not applied"
         + (": the model itself is not in this checkpoint" if alone else ""),
         help="merge the LoRA into the model that it was trained on (peft: `merge_and_unload()`), and save that",
         parameter=listing if parameters else "",
@@ -76,10 +76,9 @@ def wrapped(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cau
         one_prefix = all(name == head + bare for name, bare in zip(found, names.values(), strict=True))
         finding = Diagnostic(
             code="BU101",
-            message=f"every name of the checkpoint carries the prefix `{prefix}` "
-            f"({len(names)} tensors are missing for it)",
-            help=(f'say so in the adapter, Adapter(…, prefix="{head}"), or ' if one_prefix else "")
-            + f"take `{prefix}` off the names: a wrapper was saved, not the model in it",
+            message=f"every name of the checkpoint has the prefix `{prefix}` ({len(names)} tensors are missing for it)",
+            help=(f'state it in the adapter, Adapter(…, prefix="{head}"), or ' if one_prefix else "")
+            + f"remove `{prefix}` from the names: a wrapper was saved, not the model in it",
             parameter=parameters_of(plan, readers, names),
             sources=tuple(found),
             **sites_of(plan, readers, names) | stored(plan, found),
@@ -92,15 +91,15 @@ def foreign(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cau
     """Names by another convention: almost no expected name is present, and the others have several roots."""
     if not unread:
         return
-    wanted = {*readers, *plan.wanted}
+    wanted = {*readers, *plan.required}
     present = wanted & plan.headers.keys()
     if len(present) * 10 > len(readers) or len({digits(root)[0] for root in roots(readers, wanted)}) < 3:
         return
     known = (help for name, help in CONVENTIONS.items() if name in plan.headers)
     finding = Diagnostic(
         code="BU101",
-        message=f"of {len(wanted)} tensors that rules ask for, the checkpoint has {len(present)}: it has "
-        f"`{unread[0]}` and the like, they ask for `{next(iter(readers))}`",
+        message=f"of {len(wanted)} tensors that rules read, the checkpoint has {len(present)}: it has "
+        f"`{unread[0]}` and similar names, the rules read `{next(iter(readers))}`",
         help=next(known, "is this checkpoint of this architecture? then its names need an adapter of their own"),
         parameter=parameters_of(plan, readers, readers),
         sources=(*readers, *unread),

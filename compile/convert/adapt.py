@@ -9,7 +9,7 @@ from bringup.adapters.apply.fuse import lay_out
 from bringup.adapters.apply.materialise import materialise
 from bringup.adapters.apply.parallel import Parallel
 from bringup.adapters.apply.rank_plan import check_axes, rank_plan
-from bringup.arguments import choice, whole, whole_numbers
+from bringup.arguments import choice, integer, integer_list
 from bringup.compile.check.checker import check_job
 from bringup.compile.convert.forms import stages_of
 from bringup.compile.job import Job, as_job
@@ -46,13 +46,14 @@ def adapt(
     """
     job, to = as_job(job), choice("to", to, ("graph", "layout"))
     parallel = Parallel(
-        tp=whole("tp", tp), ep=whole("ep", ep), pp=whole("pp", pp),
-        stage_layers=tuple(whole_numbers("stage_layers", stage_layers)),
-        vocab_multiple=whole("vocab_multiple", vocab_multiple),
-        experts=tuple(tuple(whole_numbers("experts", row)) for row in experts), redundant=whole("redundant", redundant),
+        tp=integer("tp", tp), ep=integer("ep", ep), pp=integer("pp", pp),
+        stage_layers=tuple(integer_list("stage_layers", stage_layers)),
+        vocab_multiple=integer("vocab_multiple", vocab_multiple),
+        experts=tuple(tuple(integer_list("experts", row)) for row in experts),
+        redundant=integer("redundant", redundant),
     )  # fmt: skip
     check_job(job).raise_if_errors()
     check_axes(job.plan, parallel)
-    plan = rank_plan(job.plan, parallel, whole("rank", rank), stages_of(job))
+    plan = rank_plan(job.plan, parallel, integer("rank", rank), stages_of(job))
     layout = select(target).target.layout(job.graph) if to == "layout" else None
     return materialise(lay_out(plan, layout) if layout else plan, job.checkpoint, copy=copy)

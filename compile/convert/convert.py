@@ -14,7 +14,7 @@ from bringup.adapters.apply.byte_runs import groups
 from bringup.adapters.apply.parallel import Parallel
 from bringup.adapters.apply.rank_plan import check_axes
 from bringup.adapters.planning.plan import Plan
-from bringup.arguments import choice, path, whole
+from bringup.arguments import choice, integer, path
 from bringup.compile.bundle import folder as bundles
 from bringup.compile.bundle.contents import plan_hash
 from bringup.compile.check.checker import check_job
@@ -81,7 +81,7 @@ def convert(
         check_axes(job.plan, parallel)
         selection = select(target)
         chosen = form_of(job, to, parallel, selection.target.layout(job.graph))
-        ranks = range(parallel.size) if rank is None else [whole("rank", rank, least=0)]
+        ranks = range(parallel.size) if rank is None else [integer("rank", rank, minimum=0)]
         plans = [chosen.plan_of(number) for number in ranks]
         sources = SourceFiles.of(plans)  # before waiting for another writer
         stage.done(f"{sum(len(plan.entries) for plan in plans)} arrays for {len(plans)} of {parallel.size} ranks")

@@ -100,5 +100,5 @@ def _stored_once(plan: Plan) -> Plan:
 
 
 def _no_form(name: str, family: str, known: frozenset[str]) -> Exception:
-    help = f"{', '.join(sorted(known))} have it; `--to graph` and `--to layout` serve every family"
-    return fail("BU140", f"the form `{name}` of `{family}` is not known", help=help)
+    help = f"{', '.join(sorted(known))} support it; `--to graph` and `--to layout` support every family"
+    return fail("BU140", f"the form `{name}` is not defined for `{family}`", help=help)

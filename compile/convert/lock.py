@@ -82,7 +82,7 @@ def is_lock(file: Path) -> bool:
 
 
 def _no_lock(file: Path) -> BringupError:
-    return fail("BU044", f"`{file}` is not what `bringup lock` writes", help="write it: bringup lock MODEL -o FILE")
+    return fail("BU044", f"`{file}` was not written by `bringup lock`", help="write it: bringup lock MODEL -o FILE")
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -55,7 +55,7 @@ def _ranks_of(folder: Path) -> Presharded | None:
             return None
         files = {int(words["rank"]): str(name) for name, words in note["files"].items()}
         if outside := [name for name in files.values() if Path(name).name != name or not (folder / name).is_file()]:
-            raise ValueError(f"there is no file `{outside[0]}` in it")
+            raise ValueError(f"it has no file `{outside[0]}`")
         return Presharded(folder=folder, to=note["to"], mapping=_sizes(note["mapping"]), files=files, note=note)
     ranks = {int(found[1]): name for name in os.listdir(folder) if (found := _RANK.fullmatch(name))}  # noqa: PTH208
     config = read_json(folder / "config.json") if ranks and (folder / "config.json").is_file() else {}

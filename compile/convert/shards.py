@@ -28,7 +28,7 @@ from bringup.compile.convert.staging import Staging
 if TYPE_CHECKING:
     import numpy as np
 
-SHARD = 256 << 20  # least number of bytes written, except for the last one
+SHARD = 256 << 20  # minimum number of bytes written, except for the last one
 IN_FLIGHT = 256 << 20  # bytes of tensors and arrays, or one group's if that has more
 TOGETHER = 4 << 20  # bytes of tensors and arrays of small groups, which are read at once
 
@@ -43,15 +43,15 @@ class Shard:
     groups: tuple[Group, ...]
 
 
-def shards_of(todo: Sequence[Group], plans: Sequence[Plan], inputs: str, least: int = SHARD) -> list[Shard]:
-    """Consecutive groups of at least `least` bytes; `inputs` is the digest of plans, form and the sources' bytes."""
+def shards_of(todo: Sequence[Group], plans: Sequence[Plan], inputs: str, minimum: int = SHARD) -> list[Shard]:
+    """Consecutive groups of at least `minimum` bytes; `inputs` is the digest of plans, form and the sources' bytes."""
     shards: list[Shard] = []
     some: list[Group] = []
     size = 0
     for at, group in enumerate(todo):
         some.append(group)
         size += sum(plans[index].entries[name].declared.nbytes for index, name in group)
-        if size >= least or at == len(todo) - 1:
+        if size >= minimum or at == len(todo) - 1:
             names = json.dumps([inputs, len(shards), some])
             shards.append(Shard(hashlib.sha256(names.encode()).hexdigest(), tuple(some)))
             some, size = [], 0

@@ -53,9 +53,7 @@ NORM_CHOICES = {
     "Float32RMSNorm": "rounds after the product",
     "ScaleNorm": "subtracts the mean too: layer normalisation without a bias",
 }
-ROPE_WORDS = frozenset(
-    {"rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", "max_sequence_length"}
-)
+ROPE_KEYS = frozenset({"rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", "max_sequence_length"})
 
 
 def graph_text(facts: Facts, read: frozenset[str] = frozenset()) -> str:
@@ -102,7 +100,7 @@ def _config(facts: Facts, read: frozenset[str]) -> str:
         has, key = bias_key(facts, part)
         if key and not (facts.mlp == "experts" and part == "mlp"):
             fields.append(f"    {field}: bool\n")
-            biases.append(f"            {field}=fields.take({quoted(key)}, bool, {quoted(facts.default(key, has))}),\n")
+            biases.append(f"            {field}=fields.get({quoted(key)}, bool, {quoted(facts.default(key, has))}),\n")
     if facts.mlp == "experts":
         fields += ["    num_experts: int\n", "    experts_per_token: int\n", "    expert_ffn: int\n"]
         fields += ["    normalise: bool\n"]
@@ -140,7 +138,7 @@ def _unread(facts: Facts, key: str) -> str:
         question = facts.ask(f"`{short(key)}` is {value}: other values are rejected; write what they change")
         return comment(question) + f"        fields.only({quoted(key)}, {quoted(value)})\n"
     if key.endswith(("dropout", "dropout_prob")):
-        return f"        fields.take({quoted(key)}, float, 0.0)  # of training\n"
+        return f"        fields.get({quoted(key)}, float, 0.0)  # of training\n"
     question = facts.ask(
         f"`{short(key)}` is {shown(value)}: what does it change? `check` refuses it until something reads it"
     )
@@ -149,7 +147,7 @@ def _unread(facts: Facts, key: str) -> str:
 
 def _experts(facts: Facts) -> list[str]:
     keys = facts.keys
-    normalise = f'fields.take("norm_topk_prob", bool, {quoted(facts.default("norm_topk_prob", False))})'
+    normalise = f'fields.get("norm_topk_prob", bool, {quoted(facts.default("norm_topk_prob", False))})'
     lines: list[str] = []
     if "norm_topk_prob" not in facts.raw:
         question = facts.ask("do the shares of the chosen experts add up to 1?", "normalise=True", "normalise=False")
@@ -212,7 +210,7 @@ def _common(facts: Facts) -> list[str]:
         f"            activation=fields.choice({quoted(act)}, ACTIVATIONS, {quoted(activation)}),\n",
         f"            eps=fields.positive({quoted(eps)}, {quoted(default(eps, 1e-5))}),\n",
         f"            rope=RopeConfig.from_hf(fields, head_dim, positions, {given}),\n",
-        f'            tied_head=fields.take("tie_word_embeddings", bool, {quoted(tied)}),\n',
+        f'            tied_head=fields.get("tie_word_embeddings", bool, {quoted(tied)}),\n',
         "            windows=windows,\n        )\n",
     ]
 

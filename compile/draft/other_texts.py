@@ -76,7 +76,7 @@ def dialect_text(facts: Facts, parameters: dict[str, tuple[str, bool]]) -> str:
         "when=config.tied_head\n    )\n"
         "    return gguf\n\n\ndialect = Dialect(\n"
         f"    names={tuple_of([model_type.replace('_', '')])},\n"
-        f"    architecture={quoted(facts.architecture)},\n    words={{**DECODER{words}}},\n"
+        f"    architecture={quoted(facts.architecture)},\n    keys={{**DECODER{words}}},\n"
         f"    fixed={quoted(fixed)},\n    table=table,\n)\n"
     )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from bringup.adapters.apply.parallel import Parallel
 from bringup.adapters.apply.rank_plan import Stages
-from bringup.arguments import whole
+from bringup.arguments import integer
 from bringup.compile.check.checker import check_job
 from bringup.compile.check.ranks import Shares, divide
 from bringup.compile.job import Job
@@ -72,7 +72,7 @@ def fit(
     `check`, and BU045, BU130 and BU138 if ranks do not fit.
     """
     context, batch, page = (
-        whole(name, value, least=1)
+        integer(name, value, minimum=1)
         for name, value in (("context", context), ("batch", batch), ("page_size", page_size))
     )
     check_job(job).raise_if_errors()

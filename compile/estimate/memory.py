@@ -44,7 +44,7 @@ def compile_memory(job: Job, selection: Selection) -> CompileMemory:
     Parameters are computed and written one after the other; while one is computed, the previous one is still hashed.
     """
     estimate = estimate_of(job, selection)
-    kinds = _KIND * len(set(job.graph.kinds()))
+    kinds = _KIND * len(set(job.graph.layer_classes()))
     entries = job.plan.entries.values()
     making = max((_making(entry, dummy=job.checkpoint.is_dummy) for entry in entries), default=0)
     before = max((entry.declared.nbytes for entry in entries), default=0)

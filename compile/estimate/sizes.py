@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bringup.arguments import whole
+from bringup.arguments import integer
 from bringup.compile.check.checker import check_job as check
 from bringup.compile.estimate.memory import CompileMemory, compile_memory, estimate_of
 from bringup.compile.job import Job
@@ -23,7 +23,7 @@ class Sizes:
     """Bytes, except `parameters`, `context`, `max_batch_size` and `cache_blocks`, which are counts.
 
     `cache`: all states, with a block and a row of padding; `rings` is the part of it for sliding windows.
-    `held` describes the form of quantised weights, "" if the checkpoint has none.
+    `quantised_form` describes the form of quantised weights, "" if the checkpoint has none.
     `cache_blocks`: of the paged states, without padding; None for enough for all sequences at their full length.
     """
 
@@ -40,7 +40,7 @@ class Sizes:
     cache: int
     rings: int
     packed: int
-    held: str
+    quantised_form: str
     compiling: CompileMemory
 
     @property
@@ -64,7 +64,7 @@ class Sizes:
         return [
             ("parameters", f"{self.parameters:,} of {self.elements / 1e6:,.1f} M values, {self.dtype}; tied ones once"),
             ("weights", f"{_mb(self.weights)} in the bundle, {_mb(self.tables)} of computed tables in addition"),
-            *([("quantised", self.held)] if self.held else []),
+            *([("quantised", self.quantised_form)] if self.quantised_form else []),
             (
                 "cache",
                 f"{self.cache_per_token:,} bytes a token in {self.cache_dtype}, {_mb(self.cache)} for {self._tokens}",
@@ -99,7 +99,7 @@ def dry_run(
     context, selection = context_of(job, max_seq_len), select(target, target_options)
     selection.check_cache_dtype(job.graph)
     selection.check_activations(job.graph)
-    max_batch_size = whole("max_batch_size", max_batch_size, least=1)
+    max_batch_size = integer("max_batch_size", max_batch_size, minimum=1)
     held = layout_of(job.graph, context, max_batch_size=max_batch_size, cache_blocks=cache_blocks).sizes
     aliases = job.plan.aliases()
     logical = [entry.declared for name, entry in job.plan.entries.items() if name not in aliases]
@@ -121,7 +121,7 @@ def dry_run(
         cache=job.graph.cache_bytes(held),
         rings=job.graph.ring_bytes(held),
         packed=estimate_of(job, selection).packed,
-        held=text,
+        quantised_form=text,
         compiling=compile_memory(job, selection),
     )
 

@@ -27,7 +27,7 @@ def code_problems(planned: PlannedKernel, code: CodeKernel, architecture: str) -
     if code.arguments != expected:
         number = next((n for n, pair in enumerate(zip(code.arguments, expected, strict=False)) if pair[0] != pair[1]),
                       min(len(code.arguments), len(expected)))  # fmt: skip
-        yield f"argument {number} of `{planned.name}` is not what the hsaco takes"
+        yield f"argument {number} of `{planned.name}` does not match the hsaco"
 
 
 def arguments_of(types: Sequence[str]) -> tuple[CodeArgument, ...]:

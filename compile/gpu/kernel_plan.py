@@ -175,7 +175,7 @@ def read_plan(folder: Path, graphs: Mapping[str, OpGraph]) -> KernelPlan:
         problem = problem or (plan and next(_problems(plan, graphs), None))
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as error:
         message = f"{type(error).__name__}: {error}"
-        raise ValueError(f"`{FILE}` is not what `bringup compile` writes: {message}") from error
+        raise ValueError(f"`{FILE}` was not written by `bringup compile`: {message}") from error
     if problem or plan is None:
         raise ValueError(f"`{FILE}`: {problem}")
     return plan
@@ -280,16 +280,16 @@ def _problems(plan: KernelPlan, graphs: Mapping[str, OpGraph]) -> Iterator[str]:
 def call_problems(call: KernelCall, sizes: Mapping[str, int], kernel: PlannedKernel, where: str) -> Iterator[str]:
     """A message for each argument that does not match the kernel's types or the buffers' sizes in bytes, `sizes`."""
     if len(kernel.types) != len(call.arguments) + 2:
-        yield f"`{kernel.name}` takes {len(kernel.types) - 2} arguments, not {len(call.arguments)}"
+        yield f"`{kernel.name}` has {len(kernel.types) - 2} parameters, the call has {len(call.arguments)} arguments"
         return
     for value, type_ in zip(call.arguments, kernel.types, strict=False):
         if isinstance(value, Pointer) is not type_.startswith("*"):
-            yield f"`{kernel.name}` takes {type_}, not {value}"
+            yield f"`{kernel.name}` expects {type_}, not {value}"
         elif not isinstance(value, Pointer):
             if problem := number_problem(type_, value):
-                yield f"`{kernel.name}` takes {type_}, not {value}: {problem}"
+                yield f"`{kernel.name}` expects {type_}, not {value}: {problem}"
         elif not 0 <= value.offset < _bytes_of(value.buffer, call, sizes):
-            yield f"`{kernel.name}` takes `{value.buffer}` + {value.offset}, which `{where}` does not have"
+            yield f"`{kernel.name}` reads `{value.buffer}` + {value.offset}, which is not in a buffer of `{where}`"
 
 
 def _bytes_of(buffer: str, call: KernelCall, sizes: Mapping[str, int]) -> int:

@@ -62,7 +62,7 @@ def hip_library(instead: str) -> HipLibrary:
     """
     loaded = found_library()
     if loaded is None:
-        message = f"this machine has no HIP runtime: {NAME} is neither in ROCM_PATH nor where the loader searches"
+        message = f"this machine has no HIP runtime: {NAME} is neither in ROCM_PATH nor in the loader's search path"
         raise fail("BU614", message, help=instead)
     api = HipLibrary(loaded)
     status, version = api.hipRuntimeGetVersion()

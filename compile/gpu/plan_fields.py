@@ -32,7 +32,7 @@ def field_problems(data: Mapping[str, Any]) -> Iterator[str]:
         settings = kernel["kernel"]
         yield from (f"kernel {number}: `{name}` is {value!r:.80}" for name, value in _wrong(settings, _SETTINGS))
     if len({str(kernel["kernel"]) for kernel in data["kernels"]}) != len(data["kernels"]):
-        yield "a kernel is there twice"
+        yield "duplicate kernel"
     for function, groups in data["calls"].items():
         for call in (call for group in groups for call in group):
             yield from (f"a call of `{function}`: {problem}" for problem in _of_call(call, data["kernels"]))
@@ -60,9 +60,9 @@ def _wrong(fields: Mapping[str, Any], checks: Mapping[str, Check]) -> Iterator[t
     yield from ((name, fields[name]) for name, check in checks.items() if not check(fields[name]))
 
 
-def _in(least: int, most: int) -> Check:
+def _in(minimum: int, maximum: int) -> Check:
     """A check for integers of a range. JSON's `true` and 2.0 are not integers."""
-    return lambda value: type(value) is int and least <= value <= most
+    return lambda value: type(value) is int and minimum <= value <= maximum
 
 
 def _text(value: Any, form: re.Pattern[str]) -> bool:

@@ -40,7 +40,7 @@ def check_calls(plan: KernelPlan, schedule: Schedule, interface: Interface) -> N
     for name, calls in plan.sampling.items():
         logits = _logits_of(schedule, entries[name]) if name in entries else None
         if logits is None:
-            raise ValueError(f"`{FILE}` draws tokens of `{name}`, which gives no logits to draw from")
+            raise ValueError(f"`{FILE}` samples tokens of `{name}`, which returns no logits")
         row = 8 * entries[name].num_sequences  # bytes of a number for each sequence
         sizes = dict.fromkeys((*SETTINGS, *ADVANCED, DRAWN), row) | {LOGITS: logits.nbytes}
         sizes["block_table"] = row * interface.max_blocks

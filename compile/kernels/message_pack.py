@@ -52,7 +52,7 @@ class _Reader:
     def _pair(self, depth: int) -> tuple[str, Value]:
         key = self.value(depth + 1)
         if not isinstance(key, str):
-            raise ValueError(f"a key is {key!r:.40}, not a text")
+            raise ValueError(f"a key is {key!r:.40}, not a string")
         return key, self.value(depth + 1)
 
     def _text(self, nbytes: int) -> str:

@@ -22,19 +22,19 @@ class Resources:
 
     `registers`: registers of a thread. `stack`: local memory of a thread in bytes, which contains spilled registers;
     for AMD, the number of spilled registers. `shared`: dynamic and static shared memory of a block in bytes. `warps`:
-    how many warps fit on a multiprocessor, of `most`.
+    how many warps fit on a multiprocessor, of `max_warps`.
     """
 
     registers: int
     stack: int
     shared: int
     warps: int
-    most: int
+    max_warps: int
 
     @property
     def occupancy(self) -> float:
         """The fraction of a multiprocessor's maximum number of warps that fits. 0 if not even one block fits."""
-        return self.warps / self.most
+        return self.warps / self.max_warps
 
 
 def resources(compiled: Compiled) -> Resources:
@@ -57,7 +57,7 @@ def resources(compiled: Compiled) -> Resources:
         stack=stack,
         shared=shared,
         warps=blocks * compiled.num_warps if fits else 0,
-        most=limits.warps,
+        max_warps=limits.warps,
     )
 
 

@@ -38,7 +38,7 @@ class Objects:
         found = [(folder / name).read_bytes() for name in OBJECTS]
         for name, code, digest in zip(OBJECTS, found, self.digests, strict=True):
             if _sha256(code) != digest:
-                raise ValueError(f"`{name}` has other bytes than `{FILE}` says")
+                raise ValueError(f"`{name}` does not match its SHA-256 in `{FILE}`")
         return found
 
 
@@ -64,7 +64,7 @@ def read_description(folder: Path) -> Objects:
         triple, cpu, source = (str(data[name]) for name in ("triple", "cpu", "source"))
         features, digests = (tuple(str(each) for each in data[name]) for name in ("features", "sha256"))
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"`{FILE}` is not what `bringup compile` writes: {error}") from error
+        raise ValueError(f"`{FILE}` was not written by `bringup compile`: {error}") from error
     return Objects(machine=Machine(triple=triple, cpu=cpu, features=features), digests=digests, source=source)
 
 

@@ -124,7 +124,7 @@ def _cross_row(files: LoraFiles, module: str, sides: Mapping[str, np.ndarray]) -
     a, b = sides.get("a"), sides.get("b")
     if place is None or a is None or b is None or a.ndim != 2 or b.ndim != 2 or not len(a) == b.shape[1] == rank:
         message = f"`{module}` of cross attention has no pair of factors of rank {rank}"
-        raise fail("BU164", message, help="take the adapter's files again", sources=(module,))
+        raise fail("BU164", message, help="download the adapter's files again", sources=(module,))
     scale = np.float32(files.config.scale_of(module, rank))
     return Row(place[1], place[0], a.astype(np.float32), b.astype(np.float32) * scale)
 

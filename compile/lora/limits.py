@@ -10,7 +10,7 @@ from bringup.adapters.lora.factors import Lora
 from bringup.adapters.trtllm.lora_modules import IDS, module_id
 from bringup.compile.job import Job
 from bringup.compile.lora.opening import load_lora
-from bringup.graphs.core.lora import module_of, takers
+from bringup.graphs.core.lora import lora_modules, module_of
 from bringup.graphs.core.options import build_graph
 
 
@@ -56,7 +56,7 @@ def _modules(lora: Lora) -> Iterator[str]:
 def _of_graph(job: Job, names: Iterable[str]) -> Iterator[str]:
     """TensorRT-LLM's names as the graph's, a fused q, k and v as three if the graph has them separately; other names
     unchanged."""
-    paths = {path: module.lora_parameters for layer in job.graph.layers for path, module in takers(layer)}
+    paths = {path: module.lora_parameters for layer in job.graph.layers for path, module in lora_modules(layer)}
     for name in names:
         parts = {name, *(("attn_q", "attn_k", "attn_v") if name == "attn_qkv" else ())}
         numbers = {IDS[part] for part in parts if part in IDS}

@@ -40,12 +40,12 @@ def refuse_wrong_factors(loaded: Loaded) -> None:
         endless += [info.name for info, peak in zip((pair.a, pair.b), peaks, strict=True) if not np.isfinite(peak)]
         changes = changes or all(peaks)
     if endless:
-        help = "take the file again; an adapter of float16 may have overflowed in training"
+        help = "download the file again; an adapter of float16 may have overflowed in training"
         raise fail("BU172", f"{listed(endless)} holds NaN or infinity", help=help, sources=tuple(endless))
     if wrong := [pair for pair in loaded.turned if not np.array_equal(read(pair[0]), read(pair[1]).T)]:
         raise BringupError(not_turned(*wrong[0]))
     if not changes:
-        help = "an adapter is saved so before its first step of training: take a later one"
+        help = "an adapter is saved so before its first training step: use a later one"
         raise fail("BU169", "the adapter changes nothing: of each pair one factor is zero", help=help)
 
 
@@ -87,8 +87,8 @@ def refuse_copies_of_others(loaded: Loaded, weights: Mapping[str, np.ndarray]) -
 def _other_copy(info: TensorInfo, target: str) -> BringupError:
     return fail(
         "BU168",
-        f"`{info.name}` is not what the base has for `{target}`, and nothing would apply it",
-        help="take the base that the adapter was trained on, with the vocabulary that it had then",
+        f"`{info.name}` differs from `{target}` of the base, and cannot be applied",
+        help="use the base that the adapter was trained on, with the vocabulary that it had then",
         sources=(info.name,),
         file=str(info.file or ""),
         tensor=info.name,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bringup.arguments import whole, whole_numbers
+from bringup.arguments import integer, integer_list
 from bringup.compile.job import Job
 from bringup.compile.program.program import EntryPoint, Value
 from bringup.diagnostics import fail
@@ -64,7 +64,13 @@ class Layout:
         inputs = {name: ((width,), graph.dtype) for name, width in graph.inputs.items()}
         windows = sorted({leaf.window for _, leaf in graph.leaves(State) if leaf.window})
         stated: dict[str, Any] = {
-            **{"layers": paths, "kinds": graph.kinds(), "inputs": inputs, "windows": windows, "carried": graph.carried},
+            **{
+                "layers": paths,
+                "kinds": graph.layer_classes(),
+                "inputs": inputs,
+                "windows": windows,
+                "carried": graph.carried,
+            },
             "derives_hidden": type(graph).hidden_state is not Graph.hidden_state,
             "lora": graph.options.max_lora_rank > 0,
             "lora_ends": any(
@@ -149,8 +155,8 @@ def layout_of(
     `max_batch_size` or `max_input_len` that is not a positive integer, a `max_input_len` above the context, and fewer
     `cache_blocks` than one sequence of the full context needs.
     """
-    max_batch_size = whole("max_batch_size", max_batch_size, least=1)
-    buckets, aux_hidden = whole_numbers("buckets", buckets), whole_numbers("aux_hidden", aux_hidden)
+    max_batch_size = integer("max_batch_size", max_batch_size, minimum=1)
+    buckets, aux_hidden = integer_list("buckets", buckets), integer_list("aux_hidden", aux_hidden)
     if not buckets or min(buckets) < 2:
         raise fail("BU007", f"prefill lengths are {list(buckets)}; at least one is required, each at least 2")
     if max_input_len is not None:
@@ -159,7 +165,7 @@ def layout_of(
     useful = [size for size in sorted(buckets) if size <= longest]
     layers = len(graph.layers)
     if wrong := [index for index in aux_hidden if not 0 <= index <= layers]:
-        raise fail("BU028", f"there is no hidden state {wrong[0]}: the model's {layers} layers have 0 to {layers}")
+        raise fail("BU028", f"hidden state {wrong[0]} does not exist: the model's {layers} layers have 0 to {layers}")
     hidden = sorted(set(aux_hidden))
     settings: dict[str, Any] = {"all_logits": all_logits, "aux_hidden": hidden, "max_batch_size": max_batch_size}
     settings["max_input_len"] = max_input_len
@@ -170,9 +176,9 @@ def layout_of(
 
 def _max_input_len(given: int, context: int) -> int:
     """A number of tokens, at most the context. Raises BU024."""
-    count = whole("max_input_len", given, least=1)
+    count = integer("max_input_len", given, minimum=1)
     if count > context:
-        message = f"`max_input_len` does not take {count}: the context has {context:,} tokens"
+        message = f"`max_input_len` is {count}, but the context has {context:,} tokens"
         raise fail("BU024", message, help="reduce it, or increase --max-seq-len")
     return count
 
@@ -182,11 +188,11 @@ def _cache_blocks(given: int, largest: CacheSizes) -> int | None:
 
     Raises BU024.
     """
-    count, least = whole("cache_blocks", given, least=1), largest.blocks_each
+    count, least = integer("cache_blocks", given, minimum=1), largest.blocks_each
     if count < least:
         raise fail(
             "BU024",
-            f"`cache_blocks` does not take {count}: one sequence of {largest.context:,} tokens needs {least} blocks of "
+            f"`cache_blocks` is {count}, but one sequence of {largest.context:,} tokens needs {least} blocks of "
             f"{BLOCK} tokens",
             help=f"use {least} or more, or reduce --max-seq-len",
         )
@@ -196,7 +202,7 @@ def _cache_blocks(given: int, largest: CacheSizes) -> int | None:
 def context_of(job: Job, requested: int | None) -> int:
     """The context of a program, in tokens. Raises BU007 if `requested` exceeds the model's positions."""
     largest = job.graph.config.max_positions
-    requested = None if requested is None else whole("max_seq_len", requested)
+    requested = None if requested is None else integer("max_seq_len", requested)
     if requested is not None and not 1 <= requested <= largest:
         raise fail("BU007", f"--max-seq-len {requested} is not between 1 and the model's {largest}")
     return requested or min(largest, DEFAULT_CONTEXT)

@@ -92,7 +92,7 @@ def buffers_of(graph: Graph, layout: Adapter | None) -> Buffers:
 
 def _check_layers(graph: Graph, buffers: Buffers) -> None:
     """Raises BU131 if the buffers of two layers of one kind differ: layers of one kind share their functions."""
-    for index, kind in enumerate(graph.kinds()):
+    for index, kind in enumerate(graph.layer_classes()):
         first, other = (buffers.below(f"{graph.layer_path}.{each}.") for each in (kind, index))
         if first != other:
             name = next((name for pair in zip_longest(first, other, fillvalue=("",)) for name, *_ in pair if name), "")

@@ -63,19 +63,19 @@ class StageCodec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedProgram:
-    """A program whose stages are encoded; `found` is the number of those from the cache."""
+    """A program whose stages are encoded; `num_cached` is the number of those from the cache."""
 
     interface: Interface
     code: Mapping[str, bytes]
-    found: int
+    num_cached: int
 
     @property
     def summary(self) -> str:
         """`15 functions`, `15 functions, 10 of them from the cache`."""
         count = f"{len(self.code)} functions"
-        if self.found == len(self.code):
+        if self.num_cached == len(self.code):
             return f"{count}, all from the cache"
-        return f"{count}, {self.found} of them from the cache" if self.found else count
+        return f"{count}, {self.num_cached} of them from the cache" if self.num_cached else count
 
 
 def encoded_program(graph: Graph, layout: Layout, codec: StageCodec, store: Store) -> EncodedProgram:
@@ -91,7 +91,7 @@ def encoded_program(graph: Graph, layout: Layout, codec: StageCodec, store: Stor
     return EncodedProgram(
         interface=interface_of(layout, whole, tensors_of(graph, layout, source.buffers)),
         code={stage.function.name: stage.code for stage in stages},
-        found=sum(stage.found for stage in stages),
+        num_cached=sum(stage.found for stage in stages),
     )
 
 

@@ -62,8 +62,8 @@ def _slices(info: TensorInfo, spans: Sequence[Span]) -> list[str]:
     return [*places[:MOST], f"and {len(places) - MOST} more ranges"] if len(places) > MOST else places
 
 
-def _rows(label: str, texts: Sequence[str], most: int = 6) -> Iterator[tuple[str, str]]:
-    for index, text in enumerate(texts[:most]):
+def _rows(label: str, texts: Sequence[str], limit: int = 6) -> Iterator[tuple[str, str]]:
+    for index, text in enumerate(texts[:limit]):
         yield (label if index == 0 else ""), text
-    if len(texts) > most:
-        yield "", f"and {len(texts) - most} more"
+    if len(texts) > limit:
+        yield "", f"and {len(texts) - limit} more"

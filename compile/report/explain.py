@@ -42,7 +42,7 @@ def explain(job: Job, name: str, parallel: Parallel | None = None, rank: int | N
     explanations += [_tensor(job, name, ranks)] if name in job.plan.headers else []
     if not explanations:
         known = [*job.plan.signature, *job.plan.headers]
-        hint = did_you_mean(name, known) or "`bringup compile MODEL --emit plan` lists what there is"
+        hint = did_you_mean(name, known) or "`bringup compile MODEL --emit plan` lists parameters and tensors"
         raise fail("BU010", f"`{job.family.name}` has no parameter and no tensor `{name}`", help=hint)
     return explanations
 
@@ -78,8 +78,8 @@ def _tensor(job: Job, name: str, ranks: Mapping[int, Plan]) -> Explanation:
     elif name in plan.dropped:
         drop = plan.dropped[name]
         rows += [("dropped", f"{drop.why}  (`{drop.pattern}`)"), *_line("rule", drop.site)]
-    elif name in plan.wanted:
-        requested_by = plan.wanted[name]
+    elif name in plan.required:
+        requested_by = plan.required[name]
         rows += [("read by", f"{requested_by}, which cannot be computed"), *_problems(job, requested_by)]
     else:
         rows.append(("read by", "nothing: `bringup check` reports BU105"))

@@ -141,7 +141,7 @@ def _read(family: Family, raw: Mapping[str, Any]) -> tuple[set[str], list[Diagno
     settings = family.load("config").from_fields(fields)
     unknown = {each.parameter for each in fields.findings if each.code == "BU120"} & raw.keys()  # not nested
     refused = [each for each in fields.findings if each.parameter not in unknown]
-    return fields.read & raw.keys() - unknown, refused, None if fields.wrong else settings
+    return fields.read & raw.keys() - unknown, refused, None if fields.has_errors else settings
 
 
 def _near(raw: Mapping[str, Any]) -> list[tuple[str, list[str]]]:

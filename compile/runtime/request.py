@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal, NamedTuple, SupportsIndex
 
-from bringup.arguments import whole, whole_numbers
+from bringup.arguments import integer, integer_list
 from bringup.compile.runtime.lora.weights import LoraWeights, TaskId
 from bringup.compile.runtime.sampling import check_sampling
 from bringup.compile.runtime.scores import Score, Shift, shift
@@ -53,16 +53,16 @@ class Request:
         check_sampling(self.temperature, self.top_p)
         return CheckedRequest(
             integers(self.tokens),
-            whole("max_new_tokens", self.max_new_tokens, least=1),
+            integer("max_new_tokens", self.max_new_tokens, minimum=1),
             float(self.temperature),
             float(self.top_p),
-            whole("top_k", self.top_k, least=0),
-            whole("seed", self.seed, least=0),
-            frozenset(whole_numbers("eos", self.eos)),
+            integer("top_k", self.top_k, minimum=0),
+            integer("seed", self.seed, minimum=0),
+            frozenset(integer_list("eos", self.eos)),
             task_id(self.lora),
             self.lora_weights,
             shift(self.logit_bias, self.presence_penalty, self.frequency_penalty),
-            None if self.logprobs is None else whole("logprobs", self.logprobs, least=0),
+            None if self.logprobs is None else integer("logprobs", self.logprobs, minimum=0),
             bool(self.prompt_logprobs),
         )
 
@@ -93,7 +93,7 @@ def task_id(given: TaskId | None) -> TaskId | None:
     """The id of a LoRA; None for -1 too. Raises BU024 for an invalid one."""
     if given is None or (isinstance(given, str) and given):
         return given
-    number = whole("lora", given, least=-1)
+    number = integer("lora", given, minimum=-1)
     return None if number == -1 else number
 
 

@@ -20,7 +20,7 @@ def check_sampling(temperature: float, top_p: float) -> None:
         if not hasattr(number, "__float__"):  # numpy's numbers have it, a text does not
             raise fail("BU019", f"{name} {shown(number)} is not a number")
     if not 0 <= temperature < math.inf:
-        raise fail("BU019", f"temperature {temperature} is not a number from 0 on", help="0 is greedy")
+        raise fail("BU019", f"temperature {temperature} is not a number of at least 0", help="0 is greedy")
     if not 0 < top_p <= 1:
         raise fail("BU019", f"top_p {top_p} is not above 0 and at most 1", help="1 keeps every token")
 

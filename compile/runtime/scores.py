@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from bringup.arguments import mapping, whole
+from bringup.arguments import integer, mapping
 from bringup.compile.runtime.token_ids import check_vocabulary
 from bringup.diagnostics import fail
 from bringup.shown import shown
@@ -49,7 +49,7 @@ class Shift(NamedTuple):
 def shift(bias: object, presence: object, frequency: object) -> Shift:
     """Raises BU024 for a bias that is not a mapping of tokens, BU019 for an invalid number."""
     given = mapping("logit_bias", bias, object)
-    biases = {whole("logit_bias", token, least=0): _number("logit_bias", value) for token, value in given.items()}
+    biases = {integer("logit_bias", token, minimum=0): _number("logit_bias", value) for token, value in given.items()}
     return Shift(biases, _number("presence_penalty", presence), _number("frequency_penalty", frequency))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self, SupportsIndex
 
 import numpy as np
 
-from bringup.arguments import whole, whole_numbers
+from bringup.arguments import integer, integer_list
 from bringup.compile.program.program import Executor, close_executor
 from bringup.compile.runtime.engine import Cached, Engine, Part, Results
 from bringup.compile.runtime.lora.loras import Loras
@@ -198,9 +198,9 @@ class Session:
         It starts when the first token is requested. Raises BU017 if another call used the session in the meantime.
         """
         check_sampling(temperature, top_p)
-        top_k, max_new_tokens = whole("top_k", top_k, least=0), whole("max_new_tokens", max_new_tokens, least=0)
-        random = np.random.default_rng(whole("seed", seed, least=0))
-        prompt, ends = integers(tokens), frozenset(whole_numbers("eos", eos))
+        top_k, max_new_tokens = integer("top_k", top_k, minimum=0), integer("max_new_tokens", max_new_tokens, minimum=0)
+        random = np.random.default_rng(integer("seed", seed, minimum=0))
+        prompt, ends = integers(tokens), frozenset(integer_list("eos", eos))
         check_input(len(prompt), self._engine.max_input_len)
         if resume:
             self._rewind(prompt)

@@ -30,14 +30,14 @@ def check_vocabulary(tokens: list[int], size: int) -> None:
     """Raises BU015 for a token outside of a vocabulary of this size, and for an empty list."""
     wrong = [token for token in tokens if not 0 <= token < size]
     if wrong or not tokens:
-        message = f"token {wrong[0]} is not in the vocabulary of {size}" if wrong else "there are no tokens"
+        message = f"token {wrong[0]} is not in the vocabulary of {size}" if wrong else "the list of tokens is empty"
         raise fail("BU015", message)
 
 
-def check_input(count: int, most: int | None) -> None:
+def check_input(count: int, limit: int | None) -> None:
     """Raises BU016 for a prompt that exceeds the bundle's longest; None is no limit of its own."""
-    if most is not None and count > most:
-        message = f"{count} tokens are more than the bundle's longest prompt of {most}"
+    if limit is not None and count > limit:
+        message = f"{count} tokens are more than the bundle's longest prompt of {limit}"
         raise fail("BU016", message, help="compile with a larger --max-input-len")
 
 

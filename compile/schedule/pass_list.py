@@ -54,7 +54,7 @@ def selected(setting: str) -> tuple[list[Pass], bool]:
     for item in out:
         if not item.startswith("-") or item[1:] not in names:
             hint = did_you_mean(item.removeprefix("-"), names) or f"the passes are {', '.join(names)}"
-            raise fail("BU024", f"`passes` does not take `{item}`", help=f"write -NAME for each to disable; {hint}")
+            raise fail("BU024", f"invalid value `{item}` for `passes`", help=f"write -NAME for each to disable; {hint}")
     left_out = {item[1:] for item in out}
     return [each for each in PASSES if each.name not in left_out], REUSE not in left_out
 

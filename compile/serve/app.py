@@ -85,14 +85,14 @@ class _Counted:
 class _Bounded:
     """Rejects long heads. h11 rejects those that arrive in parts, but accepts one part of up to 256 KiB."""
 
-    def __init__(self, app: ASGIApp, most: int) -> None:
-        self._app, self._most = app, most
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self._app, self._limit = app, limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         count = len(scope["raw_path"] or b"") + len(scope["query_string"])
         count += sum(len(name) + len(value) for name, value in scope["headers"])
-        message = f"the head of the request is longer than the limit of {self._most:,} bytes"
-        app = self._app if count <= self._most else Refused(431, message, code="head_too_long").response()
+        message = f"the head of the request is longer than the limit of {self._limit:,} bytes"
+        app = self._app if count <= self._limit else Refused(431, message, code="head_too_long").response()
         await app(scope, receive, send)
 
 

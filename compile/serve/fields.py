@@ -21,49 +21,51 @@ class Fields:
         self._names = list(given)
         self._known: list[str] = []
 
-    def take(self, name: str) -> Any:
+    def get(self, name: str) -> Any:
         """The value of a field; None if it is absent."""
         self._known.append(name)
         return self._given.get(name)
 
-    def whole(self, name: str, default: int, *, least: int, most: int = LARGEST) -> int:
-        """An integer from `least` to `most`; `default` if it is absent."""
-        value = self.take(name)
+    def integer(self, name: str, default: int, *, minimum: int, maximum: int = LARGEST) -> int:
+        """An integer from `minimum` to `maximum`; `default` if it is absent."""
+        value = self.get(name)
         if value is None:
             return default
-        if type(value) is not int or not least <= value <= most:
-            upper = "" if most == LARGEST else f" to {most:,}"
-            raise wrong(name, f"`{name}` is {shown(value)}, not an integer from {least}{upper}")
+        if type(value) is not int or not minimum <= value <= maximum:
+            upper = "" if maximum == LARGEST else f" to {maximum:,}"
+            raise wrong(name, f"`{name}` is {shown(value)}, not an integer from {minimum}{upper}")
         return value
 
-    def number(self, name: str, default: float, *, most: float, least: float = 0.0, above: float = -math.inf) -> float:
-        """A number from `least` to `most`, and above `above`; `default` if it is absent."""
-        value = self.take(name)
+    def number(
+        self, name: str, default: float, *, maximum: float, minimum: float = 0.0, above: float = -math.inf
+    ) -> float:
+        """A number from `minimum` to `maximum`, and above `above`; `default` if it is absent."""
+        value = self.get(name)
         if value is None:
             return default
-        if type(value) not in (int, float) or not least <= value <= most or value <= above:
-            lower = "above 0" if above == 0 else f"from {least:g}"
-            raise wrong(name, f"`{name}` is {shown(value)}, not a number {lower} to {most:g}")
+        if type(value) not in (int, float) or not minimum <= value <= maximum or value <= above:
+            lower = "above 0" if above == 0 else f"from {minimum:g}"
+            raise wrong(name, f"`{name}` is {shown(value)}, not a number {lower} to {maximum:g}")
         return float(value)
 
     def flag(self, name: str) -> bool:
         """A boolean; false if it is absent."""
-        value = self.take(name)
+        value = self.get(name)
         if value is not None and type(value) is not bool:
             raise wrong(name, f"`{name}` is {shown(value)}, not true or false")
         return bool(value)
 
     def text(self, name: str) -> str:
         """A required text."""
-        value = self.take(name)
+        value = self.get(name)
         if type(value) is not str or not value:
-            found = "missing" if value is None else f"{shown(value)}, not a text"
+            found = "missing" if value is None else f"{shown(value)}, not a string"
             raise wrong(name, f"`{name}` is {found}")
         return value
 
     def object(self, name: str) -> Fields | None:
         """A nested object; None if it is absent."""
-        value = self.take(name)
+        value = self.get(name)
         if value is None:
             return None
         if type(value) is not dict:
@@ -72,7 +74,7 @@ class Fields:
 
     def unsupported(self, name: str, *neutral: object) -> None:
         """Rejects a field that is not implemented, except for `neutral` values, which have no effect."""
-        value = self.take(name)
+        value = self.get(name)
         if value is not None and not any(type(value) is type(each) and value == each for each in neutral):
             raise Refused(400, f"`{name}` is not supported", param=name, code="unsupported_parameter")
 
@@ -85,5 +87,5 @@ class Fields:
         unknown = [name for name in self._names if name not in self._known]
         if unknown:
             name = f"{within}{short(unknown[0])}"
-            message = f"there is no `{name}`; {did_you_mean(unknown[0], self._known)}".removesuffix("; ")
+            message = f"unknown field `{name}`; {did_you_mean(unknown[0], self._known)}".removesuffix("; ")
             raise Refused(400, message, param=name, code="unknown_parameter")

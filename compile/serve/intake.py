@@ -57,13 +57,13 @@ class Places:
 
 
 class Intake:
-    """Accepts up to `most` sequences at a time, running and waiting, until it drains.
+    """Accepts up to `limit` sequences at a time, running and waiting, until it drains.
 
     Methods must be called in the event loop's thread, except `publish`, which the worker calls.
     """
 
-    def __init__(self, most: int = 0) -> None:
-        self.most = most
+    def __init__(self, limit: int = 0) -> None:
+        self.limit = limit
         self._open: set[Ticket] = set()
         self._reserved = 0  # places of requests that are being prepared
         self._loop = asyncio.get_running_loop()
@@ -89,12 +89,12 @@ class Intake:
         if self.draining:
             message = "the server is shutting down and accepts no more requests"
             raise Refused(503, message, code="draining", headers=_retry(1))
-        if count > self.most:
-            message = f"{count} sequences exceed the {self.most} that the server accepts at a time"
+        if count > self.limit:
+            message = f"{count} sequences exceed the {self.limit} that the server accepts at a time"
             raise Refused(400, message, param="n", code="invalid_value")
-        if len(self) + count > self.most:
-            waiting = self._seconds * len(self) / self.most
-            message = f"the server has {len(self)} sequences and accepts {self.most} at a time; try again later"
+        if len(self) + count > self.limit:
+            waiting = self._seconds * len(self) / self.limit
+            message = f"the server has {len(self)} sequences and accepts {self.limit} at a time; try again later"
             raise Refused(429, message, code="queue_full", headers=_retry(waiting))
 
     @contextmanager

@@ -28,8 +28,8 @@ class Models:
         if name in self.loras:
             return name
         known = (self.base, *self.loras)
-        hint = did_you_mean(name, known) or f"there is {', '.join(known)}"
-        message = f"there is no model `{short(name)}`; {hint}"
+        hint = did_you_mean(name, known) or f"available: {', '.join(known)}"
+        message = f"unknown model `{short(name)}`; {hint}"
         raise Refused(404, message, param="model", code="model_not_found")
 
     def listed(self) -> dict[str, Any]:

@@ -79,12 +79,12 @@ def completion(body: Mapping[str, Any], limits: Limits) -> Completion:
     """Parses the body of /v1/completions. Raises Refused, 400."""
     fields = Fields(body)
     echo = fields.flag("echo")
-    max_tokens = fields.whole("max_tokens", COMPLETION_TOKENS, least=0 if echo else 1)
-    logprobs = fields.whole("logprobs", -1, least=0, most=limits.logprobs)
+    max_tokens = fields.integer("max_tokens", COMPLETION_TOKENS, minimum=0 if echo else 1)
+    logprobs = fields.integer("logprobs", -1, minimum=0, maximum=limits.logprobs)
     fields.unsupported("suffix", "")
     parameters = replace(_common(fields, max_tokens, None if logprobs < 0 else logprobs, limits), echo=echo)
     fields.unsupported("best_of", 1, parameters.count)  # no effect if all answers are returned
-    prompts = _prompts(fields.take("prompt"))
+    prompts = _prompts(fields.get("prompt"))
     fields.finish()
     _check_choices(len(prompts), "prompt", parameters, limits)
     return Completion(parameters, prompts)
@@ -93,7 +93,7 @@ def completion(body: Mapping[str, Any], limits: Limits) -> Completion:
 def chat_completion(body: Mapping[str, Any], limits: Limits) -> ChatCompletion:
     """Parses the body of /v1/chat/completions. Raises Refused, 400."""
     fields = Fields(body)
-    older, newer = fields.whole("max_tokens", 0, least=1), fields.whole("max_completion_tokens", 0, least=1)
+    older, newer = fields.integer("max_tokens", 0, minimum=1), fields.integer("max_completion_tokens", 0, minimum=1)
     if older and newer and older != newer:
         raise wrong("max_tokens", "`max_tokens` and `max_completion_tokens` differ; send one of them")
     for name, *neutral in (
@@ -103,12 +103,12 @@ def chat_completion(body: Mapping[str, Any], limits: Limits) -> ChatCompletion:
         ("reasoning_effort",), ("verbosity",), ("web_search_options",),
     ):  # fmt: skip
         fields.unsupported(name, *neutral)
-    logprobs = fields.whole("top_logprobs", 0, least=0, most=limits.logprobs)
+    logprobs = fields.integer("top_logprobs", 0, minimum=0, maximum=limits.logprobs)
     is_scored = fields.flag("logprobs")
     if logprobs and not is_scored:
         raise wrong("top_logprobs", '`top_logprobs` requires `"logprobs": true`')
     parameters = _common(fields, older or newer or None, logprobs if is_scored else None, limits)
-    messages = _messages(fields.take("messages"))
+    messages = _messages(fields.get("messages"))
     fields.finish()
     _check_choices(1, "messages", parameters, limits)
     return ChatCompletion(parameters, messages)
@@ -116,7 +116,7 @@ def chat_completion(body: Mapping[str, Any], limits: Limits) -> ChatCompletion:
 
 def _common(fields: Fields, max_tokens: int | None, logprobs: int | None, limits: Limits) -> Parameters:
     fields.ignore(IGNORED)
-    count = fields.whole("n", 1, least=1, most=limits.choices)
+    count = fields.integer("n", 1, minimum=1, maximum=limits.choices)
     stream, options = fields.flag("stream"), fields.object("stream_options")
     if options and not stream:
         raise wrong("stream_options", '`stream_options` requires `"stream": true`')
@@ -127,17 +127,17 @@ def _common(fields: Fields, max_tokens: int | None, logprobs: int | None, limits
     return Parameters(
         model=fields.text("model"),
         max_tokens=max_tokens,
-        temperature=fields.number("temperature", 1.0, most=MOST_TEMPERATURE),
-        top_p=fields.number("top_p", 1.0, most=1.0, above=0.0),
-        top_k=max(fields.whole("top_k", 0, least=-1), 0),  # -1 disables it too, as in vLLM
-        seed=fields.whole("seed", secrets.randbelow(LARGEST), least=0),
+        temperature=fields.number("temperature", 1.0, maximum=MOST_TEMPERATURE),
+        top_p=fields.number("top_p", 1.0, maximum=1.0, above=0.0),
+        top_k=max(fields.integer("top_k", 0, minimum=-1), 0),  # -1 disables it too, as in vLLM
+        seed=fields.integer("seed", secrets.randbelow(LARGEST), minimum=0),
         count=count,
-        stops=_stops(fields.take("stop"), limits),
+        stops=_stops(fields.get("stop"), limits),
         stream=stream,
         usage=usage,
-        presence=fields.number("presence_penalty", 0.0, least=-MOST_PENALTY, most=MOST_PENALTY),
-        frequency=fields.number("frequency_penalty", 0.0, least=-MOST_PENALTY, most=MOST_PENALTY),
-        bias=_biases(fields.take("logit_bias"), limits),
+        presence=fields.number("presence_penalty", 0.0, minimum=-MOST_PENALTY, maximum=MOST_PENALTY),
+        frequency=fields.number("frequency_penalty", 0.0, minimum=-MOST_PENALTY, maximum=MOST_PENALTY),
+        bias=_biases(fields.get("logit_bias"), limits),
         logprobs=logprobs,
     )
 
@@ -163,7 +163,7 @@ def _biases(given: Any, limits: Limits) -> dict[int, float]:
 def _stops(given: Any, limits: Limits) -> tuple[str, ...]:
     stops = [given] if type(given) is str else [] if given is None else given
     if type(stops) is not list or not all(type(stop) is str and stop for stop in cast("list[Any]", stops)):
-        raise wrong("stop", f"`stop` is {shown(given)}, not a text or a list of texts")
+        raise wrong("stop", f"`stop` is {shown(given)}, not a string or a list of strings")
     texts = cast("list[str]", stops)
     if len(texts) > limits.stops:
         raise wrong("stop", f"`stop` has {len(texts)} texts, and the limit is {limits.stops}")
@@ -180,7 +180,7 @@ def _prompts(given: Any) -> list[str | list[int]]:
     if prompts is None or type(prompts[0]) is int:
         prompts = [given]
     if not all(map(_is_prompt, prompts)):
-        raise wrong("prompt", f"`prompt` is {shown(given)}, not a text, a list of token ids, or a list of either")
+        raise wrong("prompt", f"`prompt` is {shown(given)}, not a string, a list of token ids, or a list of either")
     return prompts
 
 
@@ -216,7 +216,7 @@ def _message(given: Any, place: str) -> Message:
     role = fields.text("role")
     if role not in ROLES:
         raise wrong(f"{place}.role", f"`{place}.role` is {shown(role)}, not one of {', '.join(ROLES)}")
-    content = _content(fields.take("content"), f"{place}.content")
+    content = _content(fields.get("content"), f"{place}.content")
     fields.unsupported("tool_calls", [])
     fields.ignore(("name", "refusal"))
     fields.finish(f"{place}.")
@@ -228,7 +228,7 @@ def _content(given: Any, place: str) -> str:
     if type(given) is str:
         return given
     if (parts := _listed(given)) is None:
-        found = "missing" if given is None else "neither a text nor a list of parts"
+        found = "missing" if given is None else "neither a string nor a list of parts"
         raise wrong(place, f"`{place}` is {found}")
     texts: list[str] = []
     for part in parts:

@@ -143,7 +143,7 @@ class _Life:
         worker = self._intake.worker = Worker(self._opening, self._intake.publish)
         try:
             batch = worker.start()
-            self._intake.most = batch.interface.max_batch_size + self._limits.queue
+            self._intake.limit = batch.interface.max_batch_size + self._limits.queue
             self._server = self._configured(batch, worker)
             worker.ended.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._lost))
             with self._signals():

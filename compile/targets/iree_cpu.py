@@ -43,8 +43,8 @@ class IreeCpu(Target):
     summary = "torch-mlir and IREE, for the processor of this machine"
     requires = ("torch", "torch-mlir", "iree-base-compiler", "iree-base-runtime")
     runs_with = ("iree-base-runtime",)
-    takes_packed = True
-    takes_loras = True
+    supports_packed = True
+    supports_loras = True
     options = {  # noqa: RUF012  a Mapping of the protocol
         "cpu": Option(
             default="host",
@@ -152,9 +152,7 @@ class IreeCpu(Target):
             runtime.get_device(name)  # pyright: ignore[reportUnknownMemberType]
         except (ValueError, RuntimeError) as error:  # not a driver's name; a driver without its library
             known = ", ".join(self.devices())
-            raise fail(
-                "BU018", f"there is no executor `{name}`: {error}", help=f"for a CPU, IREE has {known}"
-            ) from error
+            raise fail("BU018", f"unknown executor `{name}`: {error}", help=f"for a CPU, IREE has {known}") from error
 
 
 IREE_CPU = IreeCpu()

@@ -30,7 +30,7 @@ class IreeGpu(IreeCpu):
 
     options = MappingProxyType({})
     stages_of = IREE_CPU
-    takes_loras = False  # no executor runs its module, so none fills slots
+    supports_loras = False  # no executor runs its module, so none fills slots
 
     def __init__(self, family: str, architecture: str) -> None:
         self.name = f"{family}:{architecture}"

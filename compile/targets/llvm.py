@@ -189,7 +189,7 @@ def _calls(schedule: Schedule, machine: Machine) -> Calls:
         calls = [calls_of(graph, group, machine) for group in graph.groups]
         if None in calls:
             group = graph.groups[calls.index(None)]
-            raise ValueError(f"there is no CPU kernel for `{group.name}` of `{name}`")
+            raise ValueError(f"no CPU kernel for `{group.name}` of `{name}`")
         found[name] = tuple(each for each in calls if each is not None)
     return found
 

@@ -82,7 +82,7 @@ def find(name: object) -> Registered:
         return found[0]
     family = [each for each in names() if each.startswith(f"{name}:")]
     hint = f"one of {', '.join(family)}" if family else did_you_mean(str(name), names()) or f"one of {_listed()}"
-    raise plugins.not_found(failed, code="BU006", message=f"there is no target `{name}`", help=hint)
+    raise plugins.not_found(failed, code="BU006", message=f"unknown target `{name}`", help=hint)
 
 
 def family_of(target: Target) -> str:

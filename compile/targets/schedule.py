@@ -78,10 +78,10 @@ class ScheduleTarget(Target):
         "passes": Option(default="", help="passes to leave out: -NAME,-NAME (`--dump-dir` shows what each does)"),
     }
     phases = ("schedule",)
-    takes_loras = True
+    supports_loras = True
     opaque = OPAQUE
     fixed_sizes = True
-    takes_packed = True
+    supports_packed = True
     activations = ACTIVATIONS
 
     def layout(self, graph: Graph) -> Adapter:
@@ -145,7 +145,7 @@ def read_schedule(folder: Path, interface: Interface) -> Schedule:
         schedule = schedule_from_json(json.loads((folder / SCHEDULE).read_text("utf-8")))
         validate(schedule, interface)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"`{SCHEDULE}` is not what `bringup compile` writes: {error}") from error
+        raise ValueError(f"`{SCHEDULE}` was not written by `bringup compile`: {error}") from error
     return schedule
 
 

@@ -91,20 +91,20 @@ class Selection:
         if chosen is not None and chosen != graph.dtype and chosen not in known:
             message = f"target `{self.name}` does not support `{chosen}` as the dtype of caches"
             others = _supporting(lambda target: chosen in target.cache_dtypes)
-            raise fail("BU024", message, help=f"--cache-dtype takes {_listed(known)} here{others}")
+            raise fail("BU024", message, help=f"it supports {_listed(known)}{others}")
 
     def check_activations(self, graph: Graph) -> None:
         """Raises BU024 for activations that the target's products with packed weights do not support."""
         chosen, known = graph.options.activations, self.target.activations
         if chosen is not None and chosen not in known:
             message = f"target `{self.name}` does not support `{chosen}` as activations of packed weights"
-            help = f"--activations takes {_listed(known)} here" if known else "leave --activations out"
-            takers = ", ".join(f"`{target.name}`" for target in BUILT_IN if chosen in target.activations)
-            raise fail("BU024", message, help=f"{help}; {takers} take {chosen}")
+            help = f"it supports {_listed(known)}" if known else "leave --activations out"
+            others = ", ".join(f"`{target.name}`" for target in BUILT_IN if chosen in target.activations)
+            raise fail("BU024", message, help=f"{help}; {others} support {chosen}")
 
     def check_loras(self, graph: Graph) -> None:
         """Raises BU412 for slots of LoRAs that the target does not support."""
-        if graph.options.max_lora_rank and not self.target.takes_loras:
+        if graph.options.max_lora_rank and not self.target.supports_loras:
             message = f"target `{self.name}` does not support LoRAs at run time"
             help = "leave --max-lora-rank out, or compile for `cpu`, `iree-cpu`, `torch` or `cuda:sm_90`"
             raise fail("BU412", message, help=help)
@@ -162,38 +162,38 @@ def _value(name: str, option: Option, value: object) -> str:
     """A value as the text in manifests and keys."""
     if value == option.default:  # also an empty text, which manifests have
         return option.default
-    help = "give a text or an integer"
+    help = "use a string or an integer"
     if not isinstance(value, str | int):
         raise _refused(name, value, help)
     try:
         text = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
     except ValueError:  # Python does not format a number with so many digits
-        raise fail("BU024", f"the target option `{name}` does not take so large a number", help=help) from None
+        raise fail("BU024", f"the value of the target option `{name}` has too many digits", help=help) from None
     if not text or not text.isprintable():
         raise _refused(name, value, help)
     if known := option.known():
         if text not in known:
             others = _supporting(lambda each: name in each.options and text in each.options[name].known())
-            raise _refused(name, value, f"{did_you_mean(text, known)} it takes {_listed(known)}{others}".lstrip())
+            raise _refused(name, value, f"{did_you_mean(text, known)} valid values: {_listed(known)}{others}".lstrip())
         return text
     if option.kind == "integer":
         try:
             return str(int(text))
         except ValueError:
-            raise _refused(name, value, "give an integer") from None
+            raise _refused(name, value, "use an integer") from None
     return text
 
 
 def _supporting(has: Callable[[Target], bool]) -> str:
-    """`; --target … takes it`: the first built-in target that supports it; "" for none."""
-    return next((f"; `--target {target.name}` takes it" for target in BUILT_IN if has(target)), "")
+    """`; --target … supports it`: the first built-in target that supports it; "" for none."""
+    return next((f"; `--target {target.name}` supports it" for target in BUILT_IN if has(target)), "")
 
 
 def _refused(name: str, value: object, help: str) -> BringupError:
     text = f"`{value}`" if isinstance(value, str) and len(value) <= 80 else shown(value)
-    return fail("BU024", f"the target option `{name}` does not take {text}", help=help)
+    return fail("BU024", f"invalid value {text} for the target option `{name}`", help=help)
 
 
-def _listed(known: Sequence[str], most: int = 20) -> str:
-    more = f" and {len(known) - most} more" if len(known) > most else ""
-    return ", ".join(known[:most]) + more
+def _listed(known: Sequence[str], limit: int = 20) -> str:
+    more = f" and {len(known) - limit} more" if len(known) > limit else ""
+    return ", ".join(known[:limit]) + more

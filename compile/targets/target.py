@@ -107,14 +107,14 @@ class Target(Protocol):
     (compile/program/record.py).
     """
 
-    takes_packed: bool = False
+    supports_packed: bool = False
     """Whether it compiles the operations of packed weights (`quant_linear`, `quant_experts`, …)."""
 
     activations: tuple[str, ...] = ()
     """The dtypes to which products with packed weights may round activations (`Quantised.activations`); floats always
     work."""
 
-    takes_loras: bool = False
+    supports_loras: bool = False
     """Whether it compiles `lora_shrink` and `lora_expand`, and its executor fills slots (`LoraExecutor`)."""
 
     @abstractmethod

@@ -30,9 +30,9 @@ class Torch(Target):
     name = "torch"
     summary = "torch.export, run by torch on the CPU: the reference for the other targets"
     requires = runs_with = ("torch",)
-    takes_packed = True
+    supports_packed = True
     activations = ACTIVATIONS
-    takes_loras = True
+    supports_loras = True
     opaque = frozenset({"quant_linear", "quant_experts", "fp8_linear", "fp8_experts"})
     implementations = MappingProxyType({"latent_attention": cheaper_form})
 

@@ -79,6 +79,6 @@ def _load(path: Path) -> ExportedProgram:
     """Opens the file itself: torch's code for paths supports UTF-8 only. Raises ValueError for another format."""
     with opened(path) as file:
         if file.read(2) != b"PK":  # otherwise torch would print its tracebacks
-            raise ValueError(f"`{path.name}` is not what torch.export saves")
+            raise ValueError(f"`{path.name}` was not saved by torch.export")
         file.seek(0)
         return load_archive(file)

@@ -66,12 +66,12 @@ def write_sidecars(folder: Path, eos: frozenset[int], chat: Chat | None) -> None
         (folder / CONFIG).write_text(json.dumps(dict(chat.named), indent=2) + "\n", "utf-8")
 
 
-def read_small(path: Path, most: int) -> bytes:
-    """The bytes of a file of at most `most` bytes. Raises BU231 for a larger one, BU233 if it cannot be read."""
+def read_small(path: Path, limit: int) -> bytes:
+    """The bytes of a file of at most `limit` bytes. Raises BU231 for a larger one, BU233 if it cannot be read."""
     with opened(path) as file:
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise unreadable(path, f"it has over {most >> 20} MiB")
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise unreadable(path, f"it has over {limit >> 20} MiB")
     return data
 
 

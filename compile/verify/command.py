@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, SupportsIndex
 
 import numpy as np
 
-from bringup.arguments import path, whole
+from bringup.arguments import integer, path
 from bringup.compile.bundle.bundle_job import job_of_bundle
 from bringup.compile.bundle.folder import MANIFEST, PARITY, bundle_of, check_files, read_manifest, steady
 from bringup.compile.job import Job, open_job
@@ -84,9 +84,9 @@ def verify(
     if isinstance(prompt_tokens, Iterable):
         prompt_tokens = integers(prompt_tokens)
     elif prompt_tokens is not None:
-        prompt_tokens = whole("prompt_tokens", prompt_tokens, least=1)
-    decode_steps = whole("decode_steps", decode_steps, least=0)
-    max_seq_len = None if max_seq_len is None else whole("max_seq_len", max_seq_len, least=1)
+        prompt_tokens = integer("prompt_tokens", prompt_tokens, minimum=1)
+    decode_steps = integer("decode_steps", decode_steps, minimum=0)
+    max_seq_len = None if max_seq_len is None else integer("max_seq_len", max_seq_len, minimum=1)
     model = model if isinstance(model, PathLike | Job) else path("model", model)
     save = None if save is None else path("save", save)
     progress = progress or Silent()
@@ -154,7 +154,9 @@ def _of_tokens(job: Job) -> Job:
     message = ", ".join(f"`{name}`" for name in job.graph.inputs)
     help = "feed it yourself, with `Session.prefill(tokens, NAME=rows)`, and compare with a reference of your own"
     raise fail(
-        "BU029", f"`{job.graph.config.family}` takes {message} as well as tokens; verify passes only tokens", help=help
+        "BU029",
+        f"`{job.graph.config.family}` requires {message} besides tokens, and verify passes only tokens",
+        help=help,
     )
 
 

@@ -77,26 +77,26 @@ class _Reader:
     def _repeated(self) -> Part:
         part = self._one()
         if self._skips("*"):
-            least, most = 0, None
+            minimum, maximum = 0, None
         elif self._skips("+"):
-            least, most = 1, None
+            minimum, maximum = 1, None
         elif self._skips("?"):
-            least, most = 0, 1
+            minimum, maximum = 0, 1
         elif found := _TIMES.match(self.text, self.at):
             self.at = found.end()
-            least = int(found[1])
-            most = int(found[3]) if found[3] else None if found[2] else least
+            minimum = int(found[1])
+            maximum = int(found[3]) if found[3] else None if found[2] else minimum
         else:
             return part
         self._skips("?")  # lazy: the possible ends are the same
         if self.text[self.at : self.at + 1] in ("*", "+", "?") and self.at < len(self.text):
             raise ValueError("a repetition of a repetition")
-        if max(least, most or 0) > MOST_TIMES or (most is not None and most < least):
-            raise ValueError(f"a repetition of {least} to {most}")
-        self.depth += most != 1
+        if max(minimum, maximum or 0) > MOST_TIMES or (maximum is not None and maximum < minimum):
+            raise ValueError(f"a repetition of {minimum} to {maximum}")
+        self.depth += maximum != 1
         if self.depth > DEEPEST:
             raise ValueError(f"more than {DEEPEST} nested repetitions")
-        return _repetition(part, least, most)
+        return _repetition(part, minimum, maximum)
 
     def _one(self) -> Part:
         self.depth = 0
@@ -115,7 +115,7 @@ class _Reader:
                     raise ValueError(str(error)) from None
         symbol = self.text[self.at]
         if symbol in "*+?[\\" or _TIMES.match(self.text, self.at):
-            raise ValueError(f"`{self.text[self.at : self.at + 2]}` is not understood here")
+            raise ValueError(f"`{self.text[self.at : self.at + 2]}` is not supported here")
         self.at += 1
         return _character(re.compile("." if symbol == "." else re.escape(symbol)))
 
@@ -124,7 +124,7 @@ class _Reader:
         lacking = not ahead and self._skips("?!")
         plain = ahead or lacking or self._skips("?:")
         if not plain and self._skips("?"):
-            raise ValueError("a group `(?…` is not understood")
+            raise ValueError("a group `(?…` is not supported")
         inner = self.either()
         if not self._skips(")"):
             raise ValueError("a `(` without `)`")
@@ -156,12 +156,12 @@ def _bits(places: int) -> list[int]:
     return found
 
 
-def _repetition(part: Part, least: int, most: int | None) -> Part:
+def _repetition(part: Part, minimum: int, maximum: int | None) -> Part:
     def ends(text: str, begins: int) -> int:
-        for _ in range(min(least, len(text) + 2)):  # after as many rounds as positions, the set no longer changes
+        for _ in range(min(minimum, len(text) + 2)):  # after as many rounds as positions, the set no longer changes
             begins = part(text, begins)
-        found, new, more = begins, begins, most
-        while new and more != least:
+        found, new, more = begins, begins, maximum
+        while new and more != minimum:
             new = part(text, new) & ~found
             found |= new
             more = None if more is None else more - 1

@@ -37,15 +37,15 @@ class Fields:
         self.doubtful = False  # whether an integer is invalid: the values are then not compared with each other
 
     @property
-    def wrong(self) -> bool:
+    def has_errors(self) -> bool:
         """Whether an error was found: some of the values read are then stand-ins."""
         return any(finding.severity is Severity.ERROR for finding in self.findings)
 
-    def sound(self, *keys: str) -> bool:
+    def valid(self, *keys: str) -> bool:
         """Whether no error was found for these keys: their values are those of the config."""
         return all(f.severity is not Severity.ERROR or f.parameter not in keys for f in self.findings)
 
-    def take(self, key: str, kind: type[T], default: T | None = None, *, null: T | None = None) -> T:
+    def get(self, key: str, kind: type[T], default: T | None = None, *, null: T | None = None) -> T:
         """The value of a key: `default` if it is absent, `null` if it is null.
 
         Without these arguments the key is required and must not be null: transformers 5.23 rejects null if the
@@ -57,7 +57,7 @@ class Fields:
         if value is None and (instead := null if key in self.raw else default) is not None:
             return instead
         if type(value) is int and abs(value) >= MOST:
-            self.error("BU124", f"config key `{key}` is a number of {len(str(value))} digits; no model has that", key)
+            self.error("BU124", f"config key `{key}` has {len(str(value))} digits, which is too large", key)
             self.doubtful |= kind is int
             return kind(1)
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -67,7 +67,7 @@ class Fields:
             return value
         message = f"config key `{key}` {self._state(key)}; {self.family} needs a value of type {kind.__name__}"
         drop = value is None and key in self.raw and default is not None
-        help = f"null is not the default: leave the key out for that, {shown(default)}" if drop else ""
+        help = f"null is not the default: remove the key to use the default, {shown(default)}" if drop else ""
         meaning = _converted(value, kind)
         unknown = kind is int or (kind is bool and default is None)  # else a flag has its default while planning
         self.doubtful |= kind is int
@@ -80,24 +80,24 @@ class Fields:
         default: int | None = None,
         *,
         null: int | None = None,
-        least: int = 1,
-        most: int = MOST_ELEMENTS,
+        minimum: int = 1,
+        maximum: int = MOST_ELEMENTS,
     ) -> int:
-        """An integer from `least` (1) to `most`, such as a number of heads or channels."""
-        return self._number(key, default, most, "size", null=null, least=least)
+        """An integer from `minimum` (1) to `maximum`, such as a number of heads or channels."""
+        return self._number(key, default, maximum, "size", null=null, minimum=minimum)
 
     def _number(
-        self, key: str, default: int | None, most: int, stops: str, *, null: int | None = None, least: int = 1
+        self, key: str, default: int | None, maximum: int, stops: str, *, null: int | None = None, minimum: int = 1
     ) -> int:
         count = len(self.findings)
         if default is not None and any(isinstance(value, Tracked) for value in self.raw.values()):
             default = default if isinstance(default, Tracked) else Tracked.of(default, (key,))
-        value = self.take(key, int, default, null=null)
-        if not least <= value <= most:
-            if value < least:
-                self.error("BU121", f"config key `{key}` is {value}; {self.family} needs at least {least}", key)
+        value = self.get(key, int, default, null=null)
+        if not minimum <= value <= maximum:
+            if value < minimum:
+                self.error("BU121", f"config key `{key}` is {value}; {self.family} needs at least {minimum}", key)
             else:
-                self.error("BU124", f"config key `{key}` is {value}; more than {most} is not possible", key)
+                self.error("BU124", f"config key `{key}` is {value}; more than {maximum} is not possible", key)
             value, self.doubtful = 1, True
             self.findings[count:] = [replace(f, stops=stops) for f in self.findings[count:]]
         self.findings[count:] = [replace(f, stops=f.stops and stops) for f in self.findings[count:]]
@@ -107,29 +107,29 @@ class Fields:
         """The number of layers, at most MOST_LAYERS; each becomes an object."""
         return self._number(key, None, MOST_LAYERS, "layers")
 
-    def experts(self, key: str, default: int, *, least: int = 1) -> int:
+    def experts(self, key: str, default: int, *, minimum: int = 1) -> int:
         """The number of experts in each layer, at most MOST_EXPERTS in all layers together."""
         layers: object = self.raw.get("num_hidden_layers")
         each = layers if isinstance(layers, int) and 0 < layers <= MOST_LAYERS else 1
-        most = MOST_EXPERTS // each
-        value = self._number(key, default, most, "experts", least=least)
-        return max(value, most if self.stopped else 0)  # one mistake, one finding
+        maximum = MOST_EXPERTS // each
+        value = self._number(key, default, maximum, "experts", minimum=minimum)
+        return max(value, maximum if self.stopped else 0)  # one mistake, one finding
 
     def positive(self, key: str, default: float | None = None, *, null: float | None = None) -> float:
         """A number above 0."""
-        value = self.take(key, float, default, null=null)
+        value = self.get(key, float, default, null=null)
         if value > 0:
             return value
         message = f"config key `{key}` is {value:g}; {self.family} needs a number above 0"
         self.error("BU121", message, key, stops="")
         return 1.0
 
-    def maybe(self, key: str, kind: type[T]) -> T | None:
+    def optional(self, key: str, kind: type[T]) -> T | None:
         """The value of a key that may be absent or null."""
         self.read.add(key)
-        return None if self.raw.get(key) is None else self.take(key, kind)
+        return None if self.raw.get(key) is None else self.get(key, kind)
 
-    def words(self, key: str) -> list[str] | None:
+    def strings(self, key: str) -> list[str] | None:
         """A list of strings that may be absent or null."""
         self.read.add(key)
         value: Any = self.raw.get(key)
@@ -181,15 +181,15 @@ class Fields:
         numbers = any(isinstance(known, int) and not isinstance(known, bool) for known in allowed)
         unknown = self.stopped and numbers  # the allowed values are computed from stand-ins
         if not fits and key not in self.allowed and not unknown:
-            message = f"config says `{key}` = {shown(value)}; the {self.family} graph implements {_listed(allowed)}"
+            message = f"config sets `{key}` = {shown(value)}; the {self.family} graph implements {_listed(allowed)}"
             self.error("BU122", message, key)
 
     def choice(self, key: str, known: Collection[str], default: str) -> str:
         """A key whose value selects an implementation of the graph; --allow-config does not apply to it."""
-        value = self.take(key, str, default)
+        value = self.get(key, str, default)
         if value in known:
             return value
-        message = f"config says `{key}` = {shown(value)}; the {self.family} graph implements {_listed(known)}"
+        message = f"config sets `{key}` = {shown(value)}; the {self.family} graph implements {_listed(known)}"
         self.error("BU122", message, key, did_you_mean(value, known))
         return default
 
@@ -222,15 +222,15 @@ class Fields:
             finding = Diagnostic(code=code, message=message, parameter=key, help=help, severity=severity, stops=stops)
             self.findings.append(finding)
 
-    def overruled(self, key: str, value: Any, by: str, used: Any) -> None:
+    def overridden(self, key: str, value: Any, by: str, used: Any) -> None:
         """Warns that two keys contradict each other, and that the one that transformers obeys is used."""
-        message = f"config says `{key}` = {shown(value)} and `{by}` = {shown(used)}; the latter is used"
-        help = f"transformers does not look at `{key}` here either: remove the one that is wrong"
+        message = f"config sets `{key}` = {shown(value)} and `{by}` = {shown(used)}; the latter is used"
+        help = f"transformers does not read `{key}` here either: remove the wrong one"
         self.error("BU151", message, key, help, severity=Severity.WARNING)
 
     def ignored(self, key: str, value: Any, differs: str) -> None:
         """Warns of a key that other code reads, but not transformers, whose logits are the reference."""
-        message = f"config says `{key}` = {shown(value)}, which transformers does not read; neither does bringup"
+        message = f"config sets `{key}` = {shown(value)}, which transformers does not read; neither does bringup"
         self.error("BU151", message, key, f"{differs}: is the checkpoint for that?", severity=Severity.WARNING)
 
     def _state(self, key: str) -> str:

@@ -16,7 +16,7 @@ OF_CHECKPOINT = frozenset({"quantization_config", "compression_config"})
 def architectures(raw: Mapping[str, Any]) -> list[str]:
     """The architectures that a config.json lists; [] if none. Raises BU121 if they are not strings."""
     fields = Fields(raw, "the choice of a graph")
-    names = fields.words("architectures")
+    names = fields.strings("architectures")
     if fields.findings:
         raise BringupError(*fields.findings)
     return names or []

@@ -44,7 +44,7 @@ class RoutingConfig:
                 message = f"{experts} experts do not make {groups} groups of the same size, 2 experts or more"
                 fields.error("BU121", message, "n_group", stops="")
             elif topk > groups:
-                message = f"`topk_group` is {topk} and there are {groups} groups"
+                message = f"`topk_group` is {topk}, but there are {groups} groups"
                 fields.error("BU121", message, "topk_group", stops="")
             elif per_token > experts // groups * topk:
                 message = f"a token cannot go to {per_token} of the {experts // groups * topk} experts of {topk} groups"
@@ -54,6 +54,6 @@ class RoutingConfig:
             per_token=per_token,
             groups=groups,
             topk_groups=topk,
-            normalise=fields.take("norm_topk_prob", bool, True, null=normalise_null),
-            factor=fields.take("routed_scaling_factor", float, factor),
+            normalise=fields.get("norm_topk_prob", bool, True, null=normalise_null),
+            factor=fields.get("routed_scaling_factor", float, factor),
         )

@@ -23,8 +23,8 @@ class RopeConfig:
     """The settings of RoPE, which rotates pairs of channels by angles that are proportional to positions.
 
     `kind` is a key of KINDS. `max_positions` is the trained context in tokens, before it was extended, for types that
-    need it. cos and sin are multiplied by `magnitude`. `partial` is the fraction of a head's channels that is rotated.
-    `stretch` is the ratio of the extended context to the config's positions.
+    need it. cos and sin are multiplied by `attention_factor`. `partial` is the fraction of a head's channels that is
+    rotated. `context_factor` is the ratio of the extended context to the config's positions.
     """
 
     kind: str = "default"
@@ -32,14 +32,14 @@ class RopeConfig:
     partial: float = 1.0
     max_positions: int = 2048
     factor: float = 1.0
-    stretch: float = 1.0
+    context_factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     truncate: bool = True
     mscale_all_dim: float = 0.0
-    magnitude: float = 1.0
+    attention_factor: float = 1.0
     short_factor: tuple[float, ...] = ()
     long_factor: tuple[float, ...] = ()
 
@@ -71,7 +71,7 @@ class RopeConfig:
         if fields.raw.get("rope_parameters") is None:
             newer = dict(absent)
         elif older and newer and _resolved(older, fields, theta_key) != _resolved(newer, fields, theta_key):
-            fields.overruled("rope_parameters", newer, "rope_scaling", older)
+            fields.overridden("rope_parameters", newer, "rope_scaling", older)
         raw = older or newer  # the order of transformers' `convert_rope_params_to_dict`
         inner = Fields(raw, f"{fields.family} rope")
         theta = _either(inner, "rope_theta", fields, theta_key, theta)
@@ -81,7 +81,7 @@ class RopeConfig:
         kind = _kind(inner)
         kind = aliases.get(kind, kind)
         rope = cls(theta=theta, partial=share, max_positions=max_positions)
-        if inner.wrong:  # theta or the type is a stand-in
+        if inner.has_errors:  # theta or the type is a stand-in
             inner.read |= raw.keys()
         elif kind in KINDS:
             rope = KINDS[kind](replace(rope, kind=kind), inner, fields)
@@ -89,7 +89,7 @@ class RopeConfig:
             inner.read |= raw.keys()  # the settings belong to a type that is rejected as a whole
             inner.error(
                 "BU122",
-                f"config says rope type `{short(kind)}`; the {fields.family} graph implements "
+                f"config sets rope type `{short(kind)}`; the {fields.family} graph implements "
                 + ", ".join(f"`{known}`" for known in KINDS),
                 "rope_type",
                 "add the type to graphs/config/rope.py; angles of another type would be wrong at every position",
@@ -99,7 +99,7 @@ class RopeConfig:
             rope = replace(rope, partial=1.0)  # a stand-in: an error was reported
         inner.read |= {"original_max_position_embeddings"}
         if rope.kind != "llama3" and "original_max_position_embeddings" not in {*raw, *fields.raw}:
-            rope = replace(rope, stretch=rope.factor)  # without a stated original context, the config's is the original
+            rope = replace(rope, context_factor=rope.factor)  # no original context stated: the config's
         if unknown := [key for key in raw if key not in inner.read]:
             message = ", ".join(f"`{short(key)}` = {shown(raw[key])}" for key in unknown[:5])
             more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
@@ -110,11 +110,11 @@ class RopeConfig:
     def _check(self, inner: Fields, head_dim: int) -> None:
         for key, value in (("factor", self.factor), ("rope_theta", self.theta)):
             if not 0 < value < MOST:
-                inner.error("BU121", f"rope's `{key}` is {value:g}; it has to be above 0 and below {MOST:g}", key)
+                inner.error("BU121", f"rope's `{key}` is {value:g}; it must be above 0 and below {MOST:g}", key)
         if self.kind == "yarn" and self.theta <= 1:
             inner.error("BU121", f"rope's `rope_theta` is {self.theta:g}; yarn needs more than 1", "rope_theta")
         if self.high_freq_factor <= self.low_freq_factor:
-            inner.error("BU121", "rope's `high_freq_factor` has to be above its `low_freq_factor`", "high_freq_factor")
+            inner.error("BU121", "rope's `high_freq_factor` must be above its `low_freq_factor`", "high_freq_factor")
         if not 0 < self.partial <= 1:
             inner.error("BU121", f"`partial_rotary_factor` is {self.partial:g}; a part of 1", "partial_rotary_factor")
         else:
@@ -193,19 +193,19 @@ def _resolved(group: Mapping[str, Any], fields: Fields, theta_key: str) -> dict[
 def _either(inner: Fields, key: str, fields: Fields, outer_key: str, default: float) -> float:
     """A number in the group of RoPE settings or outside of it; the one in the group takes precedence."""
     if key not in inner.raw:
-        return fields.take(outer_key, float, default)
-    number, outer = inner.take(key, float), fields.take(outer_key, float, default, null=default)
-    if inner.sound(key) and fields.sound(outer_key) and fields.raw.get(outer_key) is not None and outer != number:
-        fields.overruled(outer_key, outer, f"{key} of rope's settings", number)
+        return fields.get(outer_key, float, default)
+    number, outer = inner.get(key, float), fields.get(outer_key, float, default, null=default)
+    if inner.valid(key) and fields.valid(outer_key) and fields.raw.get(outer_key) is not None and outer != number:
+        fields.overridden(outer_key, outer, f"{key} of rope's settings", number)
     return number
 
 
 def _kind(inner: Fields) -> str:
     """The type of rope: `rope_type`, or `type` in files of transformers up to 4.42."""
-    older = inner.take("type", str, "default", null="" if "rope_type" in inner.raw else None)
-    kind = inner.take("rope_type", str, older)
-    if inner.sound("type", "rope_type") and inner.raw.get("type") is not None and older != kind:
-        inner.overruled("type", older, "rope_type", kind)
+    older = inner.get("type", str, "default", null="" if "rope_type" in inner.raw else None)
+    kind = inner.get("rope_type", str, older)
+    if inner.valid("type", "rope_type") and inner.raw.get("type") is not None and older != kind:
+        inner.overridden("type", older, "rope_type", kind)
     return kind
 
 
@@ -214,15 +214,15 @@ def _default(rope: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
 
 
 def _by_factor(rope: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
-    return replace(rope, factor=inner.take("factor", float))
+    return replace(rope, factor=inner.get("factor", float))
 
 
 def _llama3(rope: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
     return replace(
         rope,
-        factor=inner.take("factor", float),
-        low_freq_factor=inner.take("low_freq_factor", float),
-        high_freq_factor=inner.take("high_freq_factor", float),
+        factor=inner.get("factor", float),
+        low_freq_factor=inner.get("low_freq_factor", float),
+        high_freq_factor=inner.get("high_freq_factor", float),
         max_positions=_original(inner, fields, rope.max_positions),
     )
 
@@ -231,17 +231,17 @@ def _yarn(rope: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
     original = _original(inner, fields, rope.max_positions)
     factor = rope.max_positions / original
     factor = inner.positive("factor", factor, null=factor)
-    mscale, all_dim = (inner.take(key, float, 0.0, null=0.0) for key in ("mscale", "mscale_all_dim"))
-    magnitude = yarn_scale(factor, mscale) / yarn_scale(factor, all_dim) if mscale and all_dim else yarn_scale(factor)
+    mscale, all_dim = (inner.get(key, float, 0.0, null=0.0) for key in ("mscale", "mscale_all_dim"))
+    scale = yarn_scale(factor, mscale) / yarn_scale(factor, all_dim) if mscale and all_dim else yarn_scale(factor)
     return replace(
         rope,
         factor=factor,
         max_positions=original,
         beta_fast=inner.positive("beta_fast", 32.0, null=32.0),
         beta_slow=inner.positive("beta_slow", 1.0, null=1.0),
-        truncate=inner.take("truncate", bool, True, null=False),
+        truncate=inner.get("truncate", bool, True, null=False),
         mscale_all_dim=all_dim,
-        magnitude=inner.positive("attention_factor", magnitude, null=magnitude),
+        attention_factor=inner.positive("attention_factor", scale, null=scale),
     )
 
 
@@ -254,14 +254,14 @@ def _longrope(rope: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
     original = _original(inner, fields, rope.max_positions)
     factor = rope.max_positions / original
     factor = inner.positive("factor", factor, null=factor)
-    magnitude = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 and original > 1 else 1.0
+    scale = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 and original > 1 else 1.0
     return replace(
         rope,
         factor=factor,
         max_positions=original,
         short_factor=inner.numbers("short_factor"),
         long_factor=inner.numbers("long_factor"),
-        magnitude=inner.positive("attention_factor", magnitude, null=magnitude),
+        attention_factor=inner.positive("attention_factor", scale, null=scale),
     )
 
 
@@ -271,7 +271,7 @@ def _original(inner: Fields, fields: Fields, stated: int) -> int:
     inside = inner.size(key, stated, null=stated if key in fields.raw else None)
     original = fields.size(key, inside)
     if inner.raw.get(key) is not None and original != inside:
-        inner.overruled(key, inside, f"{key} outside of the RoPE settings", original)
+        inner.overridden(key, inside, f"{key} outside of the RoPE settings", original)
     return original
 
 

@@ -17,7 +17,7 @@ from bringup.shown import shown
 BY_PLACE = ("modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules")
 # AMD Quark's, NVIDIA ModelOpt's and compressed-tensors': complete names, globs, and expressions after `re:`.
 BY_NAME = ("exclude", "exclude_modules", "ignore")
-MOST = 1000  # texts, globs and endings, each of which is compared with every module; names are looked up
+MOST = 1000  # texts, globs and suffixes, each of which is compared with every module; names are looked up
 MOST_EXPRESSIONS = 50  # that no glob can express
 
 # The part of a regular expression that a glob can express: any text, any character, a dot, and plain characters.
@@ -27,16 +27,16 @@ _PIECE = re.compile(r"\.\*|\\\.|\.")
 
 @dataclass(frozen=True, slots=True)
 class UnquantizedModules:
-    """`names` are modules, with all modules in them; `globs` match complete names; `endings` are suffixes of names.
+    """`names` are modules, with all modules in them; `globs` match complete names; `suffixes` are suffixes of names.
 
-    `expressions` are those that no glob can express; they match a prefix. `anywhere` are substrings of names.
+    `expressions` are those that no glob can express; they match a prefix. `substrings` are substrings of names.
     """
 
     names: frozenset[str] = frozenset()
     globs: tuple[str, ...] = ()
-    endings: tuple[str, ...] = ()
+    suffixes: tuple[str, ...] = ()
     expressions: tuple[Expression, ...] = ()
-    anywhere: tuple[str, ...] = ()
+    substrings: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.names or self.globs or self.expressions)
@@ -44,18 +44,18 @@ class UnquantizedModules:
     def __contains__(self, module: str) -> bool:
         return (
             not self.names.isdisjoint(_upward(module))
-            or module.endswith(self.endings)
+            or module.endswith(self.suffixes)
             or any(fnmatchcase(module, glob) for glob in self.globs)
             or any(expression.matches(module) for expression in self.expressions)
         )
 
-    def may_mean(self, module: str) -> bool:
+    def may_match(self, module: str) -> bool:
         """Whether the name of a module contains a text of a list.
 
         AutoAWQ (`exclude_layers_to_not_quantize`) and transformers before version 5 do not quantise such modules, later
         versions do: the module's tensors show which applies.
         """
-        return any(text in module for text in self.anywhere)
+        return any(text in module for text in self.substrings)
 
     @classmethod
     def from_fields(cls, words: Fields) -> Self:
@@ -63,15 +63,15 @@ class UnquantizedModules:
 
         Reports BU122 for an expression that is not supported, and for more than MOST patterns.
         """
-        names, endings, anywhere = set[str](), list[str](), list[str]()
+        names, suffixes, substrings = set[str](), list[str](), list[str]()
         globs, expressions = list[str](), list[Expression]()
         for key in (*BY_PLACE, *BY_NAME):
-            for entry in words.words(key) or ():
+            for entry in words.strings(key) or ():
                 expression, simple = entry.removeprefix("re:"), re.fullmatch(r"[\w.-]+", entry)
                 if simple:
                     names.add(entry)
-                    endings += [entry] if key in BY_PLACE and not entry.startswith("model.") else []
-                    anywhere += [entry] if key in BY_PLACE else []
+                    suffixes += [entry] if key in BY_PLACE and not entry.startswith("model.") else []
+                    substrings += [entry] if key in BY_PLACE else []
                 elif key in BY_NAME and expression == entry:
                     globs.append(entry)
                 elif _SIMPLE.fullmatch(expression):
@@ -80,11 +80,11 @@ class UnquantizedModules:
                     try:
                         expressions.append(Expression(expression))
                     except ValueError as error:
-                        words.error("BU122", f"`{key}` has {shown(entry)}, which is not understood: {error}", key)
-            if len(globs) + len(endings) > MOST or len(expressions) > MOST_EXPRESSIONS:
+                        words.error("BU122", f"`{key}` has {shown(entry)}, which cannot be parsed: {error}", key)
+            if len(globs) + len(suffixes) > MOST or len(expressions) > MOST_EXPRESSIONS:
                 words.error("BU122", f"`{key}` has more than {MOST:,} patterns, or {MOST_EXPRESSIONS} expressions", key)
                 return cls()
-        return cls(frozenset(names), tuple(globs), tuple(endings), tuple(expressions), tuple(anywhere[:MOST]))
+        return cls(frozenset(names), tuple(globs), tuple(suffixes), tuple(expressions), tuple(substrings[:MOST]))
 
 
 def _upward(module: str) -> Iterator[str]:

@@ -37,7 +37,7 @@ def unread_keys(
 
 def _too_many(unknown: list[str], family: str) -> Diagnostic:
     some = ", ".join(f"`{short(key)}`" for key in unknown[:5])
-    message = f"{len(unknown):,} config keys are not known to the {family} graph: {some}, …"
+    message = f"{len(unknown):,} config keys are not read by the {family} graph: {some}, …"
     return Diagnostic(code="BU120", message=message, parameter=unknown[0], help="is it the config of another model?")
 
 
@@ -62,7 +62,7 @@ def unknown_key(key: str, value: Any, read: Collection[str], family: str) -> Dia
     allow = f"if it changes no number: --allow-config {short(key)}=REASON"
     return Diagnostic(
         code="BU120",
-        message=f"config key `{short(key)}` = {shown(value)} is not one that the {family} graph knows",
+        message=f"config key `{short(key)}` = {shown(value)} is not read by the {family} graph",
         help=f"{did_you_mean(key, read)} {allow}".lstrip(),
         parameter=key,
         severity=Severity.NOTE if _empty(value) else Severity.ERROR,

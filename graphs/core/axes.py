@@ -102,7 +102,7 @@ def _items(text: str, tokens: list[str], depth: int) -> tuple[Axes, list[str]]:
     while tokens and tokens[0] not in (")", "|"):
         token, *tokens = tokens
         if token.endswith(":") and not tokens:
-            raise AxesError(f"`{token}` names nothing in axes `{text}`")
+            raise AxesError(f"`{token}` is not valid in axes `{text}`")
         if token.endswith(":") and tokens[0] != "(":
             items.append(Axis(token[:-1], parts=(Axis(tokens.pop(0)),)))
         elif token == "(" or token.endswith(":"):

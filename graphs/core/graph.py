@@ -88,12 +88,14 @@ class Graph(Module):
 
     def signature(self) -> Signature:
         """Every parameter of the graph; declared dtypes that are None become the graph's dtype."""
-        words = self.parameter_words() if any(part.checkpoint_words for part in self.parts()) else {}
+        words = self.parameter_checkpoint_names() if any(part.checkpoint_names for part in self.parts()) else {}
         declared = {name: _declare(name, leaf, self.dtype) for name, leaf in self.leaves(Param)}
-        return Signature({name: replace(d, words=words[name]) if name in words else d for name, d in declared.items()})
+        return Signature(
+            {name: replace(d, checkpoint_names=words[name]) if name in words else d for name, d in declared.items()}
+        )
 
-    def kinds(self) -> list[int]:
-        """For each layer, the index of the first layer of the same kind; each kind is lowered once."""
+    def layer_classes(self) -> list[int]:
+        """For each layer, the index of the first one with the same structure; each structure is lowered once."""
         seen: list[object] = []
         for layer in self.layers:
             seen.append(layer.structural_key())

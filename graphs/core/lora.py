@@ -17,7 +17,7 @@ def add_slots(graph: Any, names: Collection[str], slots: int, rank: int) -> None
     A module is named by its path or the last parts of it; `all-linear` names all modules of the layers, but neither the
     embedding nor the head. Raises BU024 for a name without a module.
     """
-    found = list(takers(graph))
+    found = list(lora_modules(graph))
     for name in names:
         if name != ALL_LINEAR and not any(_is_named(path, name) for path, _ in found):
             known = sorted({path.rpartition(".")[2] for path, _ in found})
@@ -30,13 +30,13 @@ def add_slots(graph: Any, names: Collection[str], slots: int, rank: int) -> None
             module.add_lora(slots, rank)
 
 
-def takers(module: Module, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def lora_modules(module: Module, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The module and its descendants whose class supports LoRAs, by path."""
     if module.lora_parameters:
         yield prefix.removesuffix("."), module
     for name, part in module.children():
         if isinstance(part, Module):
-            yield from takers(part, f"{prefix}{name}.")
+            yield from lora_modules(part, f"{prefix}{name}.")
 
 
 def _is_named(path: str, name: str) -> bool:

@@ -128,7 +128,7 @@ class Const(Leaf):
 def _size(axes: Axes, name: str) -> int:
     sizes = [node.size for axis in axes for node in axis.walk() if node.name == name]
     if not sizes:
-        raise AxesError(f"there is no axis `{name}` among `{show(axes)}`")
+        raise AxesError(f"no axis `{name}` in `{show(axes)}`")
     return sizes[0]
 
 
@@ -143,7 +143,7 @@ class Module(_Callable):
     states of a longer sequence depend on its length when they were computed: other sequences with the same tokens
     cannot share them.
 
-    `checkpoint_words`: the names in checkpoints of sections of this class's parameter names, like `names` of
+    `checkpoint_names`: the names in checkpoints of sections of this class's parameter names, like `names` of
     `Adapter.with_`, over which they take precedence. Those of an inner module take precedence over those of an outer
     one.
 
@@ -154,7 +154,7 @@ class Module(_Callable):
 
     recompute_past: int | None = None
     varies_past: int | None = None
-    checkpoint_words: ClassVar[Words] = {}
+    checkpoint_names: ClassVar[Words] = {}
     packable: ClassVar[tuple[str, ...]] = ()
     lora_parameters: ClassVar[tuple[str, ...]] = ()
 
@@ -186,15 +186,15 @@ class Module(_Callable):
             elif isinstance(value, kind):
                 yield prefix + name, value
 
-    def parameter_words(
+    def parameter_checkpoint_names(
         self, prefix: str = "", outer: Words = NO_WORDS
     ) -> dict[str, tuple[tuple[str, str | tuple[str, ...]], ...]]:
-        """The `checkpoint_words` of each parameter below, by full name."""
-        own = {**outer, **self.checkpoint_words}
+        """The `checkpoint_names` of each parameter below, by full name."""
+        own = {**outer, **self.checkpoint_names}
         found: dict[str, tuple[tuple[str, str | tuple[str, ...]], ...]] = {}
         for name, value in self.children():
             if isinstance(value, Module):
-                found |= value.parameter_words(f"{prefix}{name}.", own)
+                found |= value.parameter_checkpoint_names(f"{prefix}{name}.", own)
             elif own and isinstance(value, Param):
                 found[prefix + name] = tuple(own.items())
         return found

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from typing import Any, Self, cast
 
-from bringup.arguments import choice, whole
+from bringup.arguments import choice, integer
 from bringup.diagnostics import did_you_mean, fail
 from bringup.graphs.core.lora import ALL_LINEAR, add_slots
 
@@ -42,22 +42,22 @@ class GraphOptions:
             choice("cache_dtype", self.cache_dtype, CACHE_DTYPES)
         if self.activations is not None:
             choice("activations", self.activations, ACTIVATIONS)
-        whole("max_lora_rank", self.max_lora_rank, least=0)
-        whole("max_loras", self.max_loras, least=1)
+        integer("max_lora_rank", self.max_lora_rank, minimum=0)
+        integer("max_loras", self.max_loras, minimum=1)
 
-    def chosen(self) -> dict[str, Any]:
+    def non_default(self) -> dict[str, Any]:
         """The options that differ from their defaults, by name."""
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
 
     @classmethod
-    def of(cls, chosen: Mapping[str, Any]) -> Self:
-        """The options of `chosen()`, also after a round trip through JSON. Raises BU024 for an unknown name."""
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The options of `non_default()`, also after a round trip through JSON. Raises BU024 for an unknown name."""
         known = [f.name for f in fields(cls)]
-        for name in chosen:
+        for name in values:
             if name not in known:
                 help = f"{did_you_mean(name, known)} the options are {', '.join(known)}".lstrip()
                 raise fail("BU024", f"graphs have no option `{name}`", help=help)
-        return cls(**{name: _plain(value) for name, value in chosen.items()})
+        return cls(**{name: _plain(value) for name, value in values.items()})
 
 
 def _plain(value: Any) -> Any:
@@ -68,8 +68,8 @@ def as_options(given: object) -> GraphOptions:
     """Checks the `options` argument of a call. Raises BU024 for another type."""
     if isinstance(given, GraphOptions):
         return given
-    help = "give a `bringup.graphs.GraphOptions`"
-    raise fail("BU024", f"`options` does not take a {type(given).__name__}", help=help)
+    help = "pass a `bringup.graphs.GraphOptions`"
+    raise fail("BU024", f"`options` is a {type(given).__name__}, not a `GraphOptions`", help=help)
 
 
 _CURRENT: ContextVar[GraphOptions] = ContextVar("graph options", default=GraphOptions())  # noqa: B039  frozen

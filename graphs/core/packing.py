@@ -42,7 +42,7 @@ def misfit(pack: Pack, axes: Axes, dtype: str | None) -> tuple[str, str] | None:
         message = f"`{name}` is a part of an axis of `{shown}`" if inner else f"`{shown}` has no axis `{name}`"
         return message, f"pack along one of: {', '.join(outer)}"
     if count < 1 or not outer[name] or outer[name] % count:
-        return f"axis `{name}` has {outer[name]} values", "the number has to divide the axis"
+        return f"axis `{name}` has {outer[name]} values", "the number must divide the axis"
     if dtype is None or DTYPES[dtype].block or DTYPES[dtype].bits >= 8:
         return (
             f"values of {dtype or 'the dtype of the model'} fill whole bytes",

@@ -30,7 +30,9 @@ class Declared:
     dtype: str
     pack: Pack | None = None
     site: Site | None = None
-    words: tuple[tuple[str, str | tuple[str, ...]], ...] = ()  # of its layers' classes: `Module.checkpoint_words`
+    checkpoint_names: tuple[
+        tuple[str, str | tuple[str, ...]], ...
+    ] = ()  # of its layers' classes: `Module.checkpoint_names`
 
     @property
     def storage(self) -> tuple[Shape, str]:
@@ -76,7 +78,7 @@ class Signature(Mapping[str, Declared]):
         except (OSError, ValueError) as error:
             raise fail("BU123", f"`{path}` is not a signature file: {error}") from error
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise fail("BU123", f"`{path}` is JSON, but not what `to_json` writes") from error
+            raise fail("BU123", f"`{path}` is JSON, but was not written by `to_json`") from error
 
     @classmethod
     def from_torch(cls, module: nn.Module) -> Signature:

@@ -32,7 +32,7 @@ class LatentAttention(Module):
     """Multi-head latent attention (DeepSeek-V2 report §2.1 and appendix C).
 
     A token's cached row is its latent and one rotated key, which all heads share; keys and values are projections of
-    the latent. `sharpened` multiplies the scores. With `indexer`, a query attends only to the keys that it selects.
+    the latent. `scale_factor` multiplies the scores. With `indexer`, a query attends only to the keys that it selects.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class LatentAttention(Module):
         v: int,
         bias: bool = False,
         interleaved: bool = True,
-        sharpened: float = 1.0,
+        scale_factor: float = 1.0,
         indexer: Indexer | None = None,
     ) -> None:
         super().__init__()
         self.c, self.n, self.p, self.interleaved = c, n, p, interleaved
-        self.scale = sharpened / math.sqrt(n + p)
+        self.scale = scale_factor / math.sqrt(n + p)
         if q is None:
             self.q_proj = Linear("out:(h d) in:m", h=h, d=n + p, m=m, bias=False)
         else:
@@ -80,11 +80,11 @@ class LatentAttention(Module):
         q_NHd = (self.q_b_proj if self.compressed else self.q_proj)(q_Nq).unflatten(1, (-1, self.n + self.p))
         q_NHn, q_NHp = q_NHd.split([self.n, self.p], -1)
         q_NHp = rope(q_NHp, cos, sin, interleaved=self.interleaved)
-        chosen_NL = None if self.indexer is None else self.indexer(x_Nm, q_Nq, cos, sin, step)
-        mixed_NHv = self._mixed(q_NHn, q_NHp, step, chosen_NL)
+        selected_NL = None if self.indexer is None else self.indexer(x_Nm, q_Nq, cos, sin, step)
+        mixed_NHv = self._mixed(q_NHn, q_NHp, step, selected_NL)
         return self.o_proj(mixed_NHv.flatten(1))
 
-    def _mixed(self, q_NHn: Tensor, q_NHp: Tensor, step: Step, chosen_NL: Tensor | None) -> Tensor:
+    def _mixed(self, q_NHn: Tensor, q_NHp: Tensor, step: Step, selected_NL: Tensor | None) -> Tensor:
         """The attention output of each head [N, H, v]. LoRAs of both matrices are additional rows (`latent_lora`)."""
         heads, loras = q_NHn.shape[1], [each.unfolded() for each in (self.k_b_proj, self.v_b_proj)]
         to_keys_xc, to_values_yc = (
@@ -94,6 +94,6 @@ class LatentAttention(Module):
         of_keys, of_values = loras
         q_NHn = q_NHn if of_keys is None else wider_queries(q_NHn, of_keys)
         mixed_NHv = latent_attention(
-            q_NHn, q_NHp, self.latents, to_keys_xc, to_values_yc, step, self.scale, chosen_NL=chosen_NL
+            q_NHn, q_NHp, self.latents, to_keys_xc, to_values_yc, step, self.scale, selected_NL=selected_NL
         )
         return mixed_NHv if of_values is None else narrower_results(mixed_NHv, of_values)

@@ -39,8 +39,8 @@ class Experts(Module):
         self.up_proj_lora = ExpertSlots(slots, rank, e, m, f)
         self.down_proj_lora = ExpertSlots(slots, rank, e, f, m)
 
-    def forward(self, x_Nm: Tensor, chosen_NK: Tensor, weights_NK: Tensor) -> Tensor:
-        blocks = blocks_of(chosen_NK, self.count)
+    def forward(self, x_Nm: Tensor, selected_NK: Tensor, weights_NK: Tensor) -> Tensor:
+        blocks = blocks_of(selected_NK, self.count)
         slot_BR = None if self.gate_proj_lora is None else slots_of_rows(blocks)
 
         def product(x_BRi: Tensor, weight: Any, bias: Tensor | None, lora: ExpertSlots | None) -> Tensor:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class SigmoidRouter(Module):
-    """(chosen_NK, weights_NK) by sigmoid scores in float32 (DeepSeek-V3 report, equations 12 to 16).
+    """(selected_NK, weights_NK) by sigmoid scores in float32 (DeepSeek-V3 report, equations 12 to 16).
 
     A learned bias is added for the selection only, not to the weights; the score of a group is the sum of its two best.
     """
@@ -47,10 +47,10 @@ class SigmoidRouter(Module):
         by_NE = scores_NE + self.e_score_correction_bias
         if routing.topk_groups < routing.groups:
             by_NE = keep_best_groups(by_NE, routing.groups, routing.topk_groups, best=2)
-        chosen_NK, weights_NK = top_experts(scores_NE, routing.per_token, by_NE)
+        selected_NK, weights_NK = top_experts(scores_NE, routing.per_token, by_NE)
         if routing.normalise:
             weights_NK = weights_NK / (weights_NK.sum(-1, keepdim=True) + 1e-20)
-        return chosen_NK, weights_NK * routing.factor
+        return selected_NK, weights_NK * routing.factor
 
 
 class SharedMixture(Module):
@@ -76,5 +76,5 @@ class SharedMixture(Module):
         self.shared_experts = GatedMLP(m, f * shared, activation, bias=bias)
 
     def forward(self, x_Nm: Tensor) -> Tensor:
-        chosen_NK, weights_NK = self.gate(x_Nm)
-        return self.experts(x_Nm, chosen_NK, weights_NK) + self.shared_experts(x_Nm)
+        selected_NK, weights_NK = self.gate(x_Nm)
+        return self.experts(x_Nm, selected_NK, weights_NK) + self.shared_experts(x_Nm)

@@ -25,7 +25,7 @@ class SparseMLP(Module):
 
     def forward(self, x_Nm: Tensor) -> Tensor:
         shares_NE = self.gate(x_Nm).float().softmax(-1)
-        chosen_NK, weights_NK = top_experts(shares_NE, self.per_token)
+        selected_NK, weights_NK = top_experts(shares_NE, self.per_token)
         if self.normalise:
             weights_NK = weights_NK / weights_NK.sum(-1, keepdim=True)
-        return self.experts(x_Nm, chosen_NK, weights_NK)
+        return self.experts(x_Nm, selected_NK, weights_NK)

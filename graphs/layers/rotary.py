@@ -25,8 +25,8 @@ class Rope(Module):
             return _angles(positions, config.frequencies(d))
 
         pairs = (d + 1) // 2
-        self.cos = Const("position pair", _table("cos", angles, config.magnitude), pair=pairs)
-        self.sin = Const("position pair", _table("sin", angles, config.magnitude), pair=pairs)
+        self.cos = Const("position pair", _table("cos", angles, config.attention_factor), pair=pairs)
+        self.sin = Const("position pair", _table("sin", angles, config.attention_factor), pair=pairs)
 
     def forward(self, step: Step) -> tuple[Tensor, Tensor]:
         return self.cos[step.positions], self.sin[step.positions]
@@ -50,8 +50,8 @@ class LongRope(Module):
             return np.stack([_angles(positions, config.frequencies(d, factors=factors)) for factors in sets])
 
         pairs = (d + 1) // 2
-        self.cos = Const("long position pair", _table("cos", angles, config.magnitude), long=2, pair=pairs)
-        self.sin = Const("long position pair", _table("sin", angles, config.magnitude), long=2, pair=pairs)
+        self.cos = Const("long position pair", _table("cos", angles, config.attention_factor), long=2, pair=pairs)
+        self.sin = Const("long position pair", _table("sin", angles, config.attention_factor), long=2, pair=pairs)
 
     def forward(self, step: Step) -> tuple[Tensor, Tensor]:
         import torch
@@ -80,8 +80,8 @@ class DynamicRope(Module):
         import torch
 
         lengths = step.per_token(step.totals).clamp(min=self.trained).float()
-        stretch = self.factor * lengths / self.trained - (self.factor - 1)
-        theta_N1 = (self.theta * stretch ** (self.d / (self.d - 2)))[:, None]
+        alpha = self.factor * lengths / self.trained - (self.factor - 1)
+        theta_N1 = (self.theta * alpha ** (self.d / (self.d - 2)))[:, None]
         exponents = torch.arange(0, self.d, 2).float() / self.d
         angles = step.positions[:, None].float() / theta_N1**exponents
         return torch.cos(angles), torch.sin(angles)
@@ -99,10 +99,10 @@ def _angles(positions: int, frequencies: np.ndarray) -> np.ndarray:
     return np.arange(positions, dtype=np.float32)[:, None] * frequencies[None]
 
 
-def _table(function: str, angles: Callable[[int], np.ndarray], magnitude: float) -> Callable[[int], np.ndarray]:
+def _table(function: str, angles: Callable[[int], np.ndarray], factor: float) -> Callable[[int], np.ndarray]:
     def table(positions: int) -> np.ndarray:
         import numpy as np
 
-        return getattr(np, function)(angles(positions)) * np.float32(magnitude)
+        return getattr(np, function)(angles(positions)) * np.float32(factor)
 
     return table

@@ -29,9 +29,9 @@ class Indexer(Module):
     rounds them to float8; that does not change a product, and nothing is rounded here.
     """
 
-    def __init__(self, m: int, q: int, *, heads: int, d: int, keep: int) -> None:
+    def __init__(self, m: int, q: int, *, heads: int, d: int, top_k: int) -> None:
         super().__init__()
-        self.d, self.keep, self.scale = d, keep, 1 / math.sqrt(d * heads)
+        self.d, self.top_k, self.scale = d, top_k, 1 / math.sqrt(d * heads)
         self.wq_b = Linear("out:(i d) in:q", i=heads, d=d, q=q, bias=False)
         self.wk = Linear("out:d in:m", d=d, m=m, bias=False)
         self.k_norm = LayerNorm(d, 1e-6)
@@ -45,4 +45,4 @@ class Indexer(Module):
         q_NHD = rope(self.wq_b(q_Nq).unflatten(1, (-1, self.d)), cos, sin)
         weights_NH = linear(x_Nm.float(), dense(self.weights_proj.weight).float())
         weights_NH = self.weights_proj.adapted(x_Nm, weights_NH) * self.scale
-        return top_keys(index_scores(q_NHD, keys_BLD, weights_NH, step), step.positions, self.keep)
+        return top_keys(index_scores(q_NHD, keys_BLD, weights_NH, step), step.positions, self.top_k)

@@ -35,13 +35,13 @@ def attention(
     ring: int | None = None,
     sinks_H: Tensor | None = None,
     slopes_H: Tensor | None = None,
-    chosen_NL: Tensor | None = None,
+    selected_NL: Tensor | None = None,
     softcap: float | None = None,
 ) -> Tensor:
     """Causal attention of one step's queries over the paged cache, H query heads to G key heads (Ainslie et al. 2023).
 
     A query attends to the keys of its own sequence. The query at position p attends to the key at position j if p -
-    window < j <= p and, with `chosen_NL`, if that is true. Scores, softmax and the sum over values are float32. Keys
+    window < j <= p and, with `selected_NL`, if that is true. Scores, softmax and the sum over values are float32. Keys
     and values may have the dtype of the cache instead of that of queries (`GraphOptions.cache_dtype`). `sinks_H` are
     scores of a key without a value, one for each head (Xiao et al. 2023, as gpt-oss learns them). `slopes_H` add slope
     · (j - p) to the scores (Press et al. 2021, ALiBi). `softcap` caps the scores before that: see `soft_cap`. `ring` is
@@ -50,7 +50,7 @@ def attention(
     keys, values = cached_rows(k_SGK, step, ring), cached_rows(v_SGV, step, ring)
     return row_attention(
         q_NHK, keys, values, step, scale, window,
-        ring=ring, sinks_H=sinks_H, slopes_H=slopes_H, chosen_NL=chosen_NL, softcap=softcap,
+        ring=ring, sinks_H=sinks_H, slopes_H=slopes_H, selected_NL=selected_NL, softcap=softcap,
     )  # fmt: skip
 
 
@@ -66,12 +66,12 @@ def row_attention(
     ring: int | None = None,
     sinks_H: Tensor | None = None,
     slopes_H: Tensor | None = None,
-    chosen_NL: Tensor | None = None,
+    selected_NL: Tensor | None = None,
     softcap: float | None = None,
 ) -> Tensor:
     """As `attention`, over the rows of each sequence in the order of `cached_rows`: by position, or those of a ring."""
     terms = Terms(
-        step, scale, window, ring=ring, sinks_H=sinks_H, slopes_H=slopes_H, chosen_NL=chosen_NL, softcap=softcap
+        step, scale, window, ring=ring, sinks_H=sinks_H, slopes_H=slopes_H, selected_NL=selected_NL, softcap=softcap
     )
     return attend(q_NHK, k_BLGK, v_BLGV, terms, _one_query)
 
@@ -86,7 +86,7 @@ class Terms:
     ring: int | None = field(default=None, kw_only=True)
     sinks_H: Tensor | None = field(default=None, kw_only=True)
     slopes_H: Tensor | None = field(default=None, kw_only=True)
-    chosen_NL: Tensor | None = field(default=None, kw_only=True)
+    selected_NL: Tensor | None = field(default=None, kw_only=True)
     softcap: float | None = field(default=None, kw_only=True)
 
     def sinks(self, groups: int) -> Tensor | None:
@@ -106,7 +106,7 @@ class Terms:
             seen_NL = seen_NL & (keys >= 0)
         if self.window is not None:
             seen_NL = seen_NL & (keys > query - self.window)
-        return seen_NL if self.chosen_NL is None else seen_NL & self.chosen_NL
+        return seen_NL if self.selected_NL is None else seen_NL & self.selected_NL
 
 
 class OneQuery(Protocol):

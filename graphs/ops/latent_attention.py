@@ -30,7 +30,7 @@ def latent_attention(
     step: Step,
     scale: float,
     *,
-    chosen_NL: Tensor | None = None,
+    selected_NL: Tensor | None = None,
 ) -> Tensor:
     """Multi-head latent attention (DeepSeek-V2 report, §2.1): the direct form, keys and values of every head computed.
 
@@ -47,7 +47,7 @@ def latent_attention(
     v_BLHv = linear(latent_BLc, to_values_yc).view(*latent_BLc.shape[:2], H, -1)
     q_NHd = torch.cat((q_NHn, q_NHp), -1)
     k_BLHd = torch.cat((k_BLHn, turned_BL1p.expand(-1, -1, H, -1)), -1)
-    return row_attention(q_NHd, k_BLHd, v_BLHv, step, scale, chosen_NL=chosen_NL)
+    return row_attention(q_NHd, k_BLHd, v_BLHv, step, scale, selected_NL=selected_NL)
 
 
 def absorbed(
@@ -59,7 +59,7 @@ def absorbed(
     step: Step,
     scale: float,
     *,
-    chosen_NL: Tensor | None = None,
+    selected_NL: Tensor | None = None,
 ) -> Tensor:
     """`latent_attention` in the absorbed form (DeepSeek-V2 report, appendix C), for targets that select it.
 
@@ -73,7 +73,7 @@ def absorbed(
     from_latent_Hcv = to_values_yc.view(H, -1, c).transpose(1, 2)
     q_NHc = torch.bmm(q_NHn.transpose(0, 1), to_latent_Hnc).transpose(0, 1)
     q_NHr = torch.cat((q_NHc, q_NHp), -1)
-    mixed_NHc = attention(q_NHr, rows_S1r, rows_S1r[..., :c], step, scale, chosen_NL=chosen_NL)
+    mixed_NHc = attention(q_NHr, rows_S1r, rows_S1r[..., :c], step, scale, selected_NL=selected_NL)
     return torch.bmm(mixed_NHc.transpose(0, 1), from_latent_Hcv).transpose(0, 1)
 
 
@@ -86,7 +86,7 @@ def cheaper_form(
     step: Step,
     scale: float,
     *,
-    chosen_NL: Tensor | None = None,
+    selected_NL: Tensor | None = None,
 ) -> Tensor:
     """`latent_attention` in the form with fewer multiplications, for targets that select it: absorbed for decode.
 
@@ -97,4 +97,4 @@ def cheaper_form(
     v = to_values_yc.shape[0] // H
     queries = 1 if step.decode else q_NHn.shape[0]
     form = absorbed if queries * (2 * c - n - v) < c * (n + v) else latent_attention.reference
-    return form(q_NHn, q_NHp, rows_S1r, to_keys_xc, to_values_yc, step, scale, chosen_NL=chosen_NL)
+    return form(q_NHn, q_NHp, rows_S1r, to_keys_xc, to_values_yc, step, scale, selected_NL=selected_NL)

@@ -21,24 +21,24 @@ class Blocks(NamedTuple):
     rows: int
 
 
-def blocks_of(chosen_NK: Tensor, experts: int) -> Blocks:
+def blocks_of(selected_NK: Tensor, experts: int) -> Blocks:
     """Assigns the rows to blocks. R is the average number of rows of an expert; B is at most twice that of experts."""
-    N, K = chosen_NK.shape
+    N, K = selected_NK.shape
     R = max(1, N * K // experts)
-    return Blocks(*rows_of_experts(chosen_NK, experts, R), R)
+    return Blocks(*rows_of_experts(selected_NK, experts, R), R)
 
 
-@op("chosen_NK[N K] ->")
-def rows_of_experts(chosen_NK: Tensor, experts: int, R: int) -> tuple[Tensor, Tensor]:
+@op("selected_NK[N K] ->")
+def rows_of_experts(selected_NK: Tensor, experts: int, R: int) -> tuple[Tensor, Tensor]:
     """(expert_B, row_NK) for blocks of R rows; see `Blocks`."""
     import torch
 
-    N, K = chosen_NK.shape
+    N, K = selected_NK.shape
     row_NK = torch.arange(N * K).view(N, K)
     if R == 1:  # a block for each row
-        return chosen_NK.flatten(), row_NK
+        return selected_NK.flatten(), row_NK
     B = (N * K + experts * (R - 1)) // R  # enough even if each expert's last block has a single row
-    chosen = chosen_NK.flatten()
+    chosen = selected_NK.flatten()
     own_FE = (chosen[:, None] == torch.arange(experts)).long()
     before_F = (own_FE.cumsum(0) * own_FE).sum(1) - 1  # rows of the same expert before this one
     last_E = ((own_FE.sum(0) + R - 1) // R).cumsum(0)  # the block after an expert's last one

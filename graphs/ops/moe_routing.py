@@ -29,6 +29,6 @@ def keep_best_groups(scores_NE: Tensor, groups: int, topk_groups: int, best: int
 
 @op("scores_NE[N E] ->")
 def top_experts(scores_NE: Tensor, count: int, by_NE: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """(chosen_NK, weights_NK): the experts with the highest `by_NE`, by default their scores; and their scores."""
-    chosen_NK = (scores_NE if by_NE is None else by_NE).topk(count, dim=-1).indices
-    return chosen_NK, scores_NE.gather(1, chosen_NK)
+    """(selected_NK, weights_NK): the experts with the highest `by_NE`, by default their scores; and their scores."""
+    selected_NK = (scores_NE if by_NE is None else by_NE).topk(count, dim=-1).indices
+    return selected_NK, scores_NE.gather(1, selected_NK)

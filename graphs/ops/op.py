@@ -38,7 +38,9 @@ class Op(Generic[P, R]):
         self.name = f"{_module_of(reference)}{reference.__name__}"
         declared = [name for name, _ in self.arguments]
         if self.parameters[: len(declared)] != declared:
-            raise TypeError(f"@op declares {declared}, and `{reference.__name__}` takes {self.parameters}")
+            raise TypeError(
+                f"@op declares {declared}, but the arguments of `{reference.__name__}` are {self.parameters}"
+            )
         self.run: Callable[P, R] = reference
         update_wrapper(self, reference)
 
@@ -69,11 +71,11 @@ class Op(Generic[P, R]):
         reference, parameters = self.reference, self.parameters
         op_name, positional = reference.__name__, reference.__code__.co_argcount
         if len(args) > positional:
-            raise _wrong_call(op_name, f"takes {positional} positional arguments, not {len(args)}", "")
+            raise _wrong_call(op_name, f"accepts {positional} positional arguments, not {len(args)}", "")
         values = dict(zip(parameters, args, strict=False))
         for name in kwargs:
             if name not in parameters:
-                listed = f"it takes {', '.join(f'`{other}`' for other in parameters)}"
+                listed = f"its arguments are {', '.join(f'`{other}`' for other in parameters)}"
                 raise _wrong_call(op_name, f"has no argument `{name}`", did_you_mean(name, parameters) or listed)
             if name in values:
                 raise _wrong_call(op_name, f"has `{name}` by position and by keyword", "leave one of them out")
@@ -124,7 +126,7 @@ def _bind(op_name: str, name: str, axes: list[str], value: Any, sizes: dict[str,
     if value is None:  # an optional tensor, such as a bias
         return
     if not hasattr(value, "shape"):
-        raise _wrong_call(op_name, f"takes a tensor as `{name}`, not a {type(value).__name__}", "")
+        raise _wrong_call(op_name, f"expects a tensor as `{name}`, not a {type(value).__name__}", "")
     shape = tuple(value.shape)
     leading = axes[:1] == ["..."]
     named = axes[1:] if leading else axes

@@ -89,25 +89,25 @@ def in_float32(weight: Quantised) -> Tensor:
     return values.reshape(weight.shape)
 
 
-def some_of(weight: Quantised, chosen_N: Tensor) -> Quantised:
-    """The indices `chosen_N` of the first dimension, as a parameter of size N along it."""
+def some_of(weight: Quantised, rows_N: Tensor) -> Quantised:
+    """The indices `rows_N` of the first dimension, as a parameter of size N along it."""
 
     def taken(part: Tensor | None, block: tuple[int, ...]) -> Tensor | None:
         if part is None or part.shape[0] == 1:
             return part
-        return part[chosen_N // block[0]] if block[0] > 1 else part[chosen_N]
+        return part[rows_N // block[0]] if block[0] > 1 else part[rows_N]
 
     first = weight.axis == 0 and weight.values > 1
     along = weight.block_of is not None and weight.indexed == 0
     return weight._replace(
-        codes=_of_words(weight, chosen_N) if first else weight.codes[chosen_N],
+        codes=_of_words(weight, rows_N) if first else weight.codes[rows_N],
         scales=taken(weight.scales, weight.block) if not along else weight.scales,
         zeros=taken(weight.zeros, weight.block) if not along else weight.zeros,
         minimums=taken(weight.minimums, weight.block) if not along else weight.minimums,
         outer_scales=taken(weight.outer_scales, weight.outer_block),
         outer_minimums=taken(weight.outer_minimums, weight.outer_block),
-        block_of=weight.block_of[chosen_N] if along and weight.block_of is not None else weight.block_of,
-        shape=(chosen_N.shape[0], *weight.shape[1:]),
+        block_of=weight.block_of[rows_N] if along and weight.block_of is not None else weight.block_of,
+        shape=(rows_N.shape[0], *weight.shape[1:]),
         values=1 if first else weight.values,
         block=(1, *weight.block[1:]),
         outer_block=(1, *weight.outer_block[1:]) if weight.outer_block else (),
@@ -188,12 +188,12 @@ def _dimensions(weight: Quantised, cuts: tuple[tuple[int, ...], ...], blocks: Se
     ]
 
 
-def _of_words(weight: Quantised, chosen_N: Tensor) -> Tensor:
+def _of_words(weight: Quantised, rows_N: Tensor) -> Tensor:
     """The codes at some indices of the dimension along which they are packed."""
     import torch
 
-    words = weight.codes[chosen_N // weight.values]
-    shifts = (chosen_N % weight.values * weight.bits).to(words.dtype).view(-1, *(1 for _ in words.shape[1:]))
+    words = weight.codes[rows_N // weight.values]
+    shifts = (rows_N % weight.values * weight.bits).to(words.dtype).view(-1, *(1 for _ in words.shape[1:]))
     return _lowest(torch.bitwise_right_shift(words, shifts), weight.bits)
 
 

@@ -15,7 +15,7 @@ from bringup.adapters.dialects.dialect import turned_part
 from bringup.adapters.sources.open_checkpoint import open_checkpoint
 from bringup.compile.check.checker import check_job
 from bringup.compile.job import open_job
-from tests.adapters import gguf_families, llama_cpp, test_dialects
+from tests.adapters import gguf_families, gguf_keys, llama_cpp, test_dialects
 from tests.adapters.gguf_families import CASES
 from tests.adapters.gguf_files import hyperparameters
 from tests.models import parity
@@ -72,9 +72,9 @@ def test_a_draft_of_glm_is_dropped(tmp_path: Path) -> None:
     case = CASES["glm4-moe"]
 
     def words(writer: gguf.GGUFWriter, config: llama_cpp.Config) -> None:
-        gguf_families.glm(writer, config)
+        gguf_keys.glm(writer, config)
         for key, value in (("block_count", 3), ("nextn_predict_layers", 1)):
-            gguf_families.set_key(writer, key, value)
+            gguf_keys.set_key(writer, key, value)
         for name in ("nextn.eh_proj.weight", "nextn.enorm.weight", "attn_norm.weight"):
             writer.add_tensor(f"blk.2.{name}", np.ones((30, 60) if "proj" in name else 30, np.float32))
 

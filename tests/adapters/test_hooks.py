@@ -93,10 +93,11 @@ def identity(tensors: Any) -> Any:
 def test_differences_apply_to_what_a_traced_function_gives() -> None:
     base = traced(identity)
     stored = {"a": A, "b": A + 100}
-    doubled = base.with_(after=[hook(double, takes={"p": "x"}, gives={"p": "x"})])
+    doubled = base.with_(after=[hook(double, inputs={"p": "x"}, outputs={"p": "x"})])
     assert values_of(doubled, {"a": A}) == (A * 2).tolist()
     assert (
-        values_of(doubled.with_(after=[hook(double, takes={"p": "x"}, gives={"p": "x"})]), {"a": A}) == (A * 4).tolist()
+        values_of(doubled.with_(after=[hook(double, inputs={"p": "x"}, outputs={"p": "x"})]), {"a": A})
+        == (A * 4).tolist()
     )
     assert values_of(base.with_(rules={"p": S("b")}, drops={"a": "old"}), stored) == (A + 100).tolist()
     assert values_of(base.with_(drops={"b": "old"}), stored) == A.tolist()
@@ -106,23 +107,31 @@ def test_names_of_a_traced_function_are_its_own() -> None:
     with pytest.raises(TypeError, match="a traced function reads tensors by itself"):
         traced(identity).with_(names={"a": "b"})
     with pytest.raises(TypeError, match="a traced function reads tensors by itself"):
-        traced(identity).with_(before=[hook(double, takes={"b": "x"}, gives={"a": "x"})])
+        traced(identity).with_(before=[hook(double, inputs={"b": "x"}, outputs={"a": "x"})])
 
 
 @pytest.mark.parametrize(
     ("changed", "said", "help"),
     [
-        ({"before": [hook(double, takes={"w": "x"}, gives={"ww": "x"})]}, "which no rule reads", "did you mean `w`?"),
-        ({"after": [hook(double, takes={"p": "x"}, gives={"pp": "x"})]}, "and the graph has no such parameter", "`p`"),
+        (
+            {"before": [hook(double, inputs={"w": "x"}, outputs={"ww": "x"})]},
+            "which no rule reads",
+            "did you mean `w`?",
+        ),
+        (
+            {"after": [hook(double, inputs={"p": "x"}, outputs={"pp": "x"})]},
+            "and the graph has no such parameter",
+            "`p`",
+        ),
     ],
 )
 def test_a_hook_that_nobody_reads(changed: Any, said: str, help: str) -> None:
     long = {"w": "layers.weight", "ww": "layers.wieght", "p": "head.weight", "pp": "head.wieght"}
     (side, (given,)), *_ = changed.items()
-    takes, gives = ({long[name]: axes for name, axes in table.items()} for table in (given.takes, given.gives))
+    inputs, outputs = ({long[name]: axes for name, axes in table.items()} for table in (given.inputs, given.outputs))
     adapter = Adapter("a")
     adapter["head.weight"] = S("layers.weight")
-    renamed = replace(given, takes=takes, gives=gives, dtypes=dict.fromkeys(gives, "float32"))
+    renamed = replace(given, inputs=inputs, outputs=outputs, dtypes=dict.fromkeys(outputs, "float32"))
     adapter = adapter.with_(**{side: [renamed]})
     plan, _ = planned(adapter, {"layers.weight": A}, declared(6, "float32", "head.weight"))
     problem = next(problem for problem in plan.problems if problem.code == "BU153")
@@ -133,15 +142,15 @@ def test_a_hook_that_nobody_reads(changed: Any, said: str, help: str) -> None:
 
 
 def test_a_hook_is_used_when_one_of_its_results_is() -> None:
-    halves = hook(lambda w: (w, w), takes={"w": "x"}, gives={"p": "x", "bias": "x"})
+    halves = hook(lambda w: (w, w), inputs={"w": "x"}, outputs={"p": "x", "bias": "x"})
     assert values_of(plain("p").with_(before=[halves]), {"w": A}) == A.tolist()
-    takes = hook(lambda w: (w, w), takes={"p": "x"}, gives={"p": "x", "bias": "x"})
-    assert values_of(plain().with_(after=[takes]), {"w": A}) == A.tolist()
+    pair = hook(lambda w: (w, w), inputs={"p": "x"}, outputs={"p": "x", "bias": "x"})
+    assert values_of(plain().with_(after=[pair]), {"w": A}) == A.tolist()
 
 
 @pytest.mark.parametrize("side", ["before", "after"])
 def test_two_hooks_give_one_name(side: Any) -> None:
-    twice = [hook(double, takes={"p": "x"}, gives={"p": "x"}) for _ in range(2)]
+    twice = [hook(double, inputs={"p": "x"}, outputs={"p": "x"}) for _ in range(2)]
     with pytest.raises(ValueError, match="two hooks have the result `p`"):
         plain("p").with_(**{side: twice})
 
@@ -164,7 +173,7 @@ TWO = {"p": "x", "q": "x"}
 def test_what_a_hook_gives_is_checked(run: Any, gives: Any, said: str) -> None:
     adapter = plain("p")
     adapter["q"] = S("q")
-    adapter = adapter.with_(before=[hook(run, takes={"w": "x"}, gives=gives)])
+    adapter = adapter.with_(before=[hook(run, inputs={"w": "x"}, outputs=gives)])
     _, run_plan = planned(adapter, {"w": A}, declared(6, "float32", *gives))
     with pytest.raises(BringupError) as caught:
         run_plan()
@@ -175,7 +184,7 @@ def test_what_a_hook_gives_is_checked(run: Any, gives: Any, said: str) -> None:
 
 
 def test_the_only_result_may_be_a_tuple_of_one() -> None:
-    alone = hook(lambda w: (w * 2,), takes={"w": "x"}, gives={"p": "x"})
+    alone = hook(lambda w: (w * 2,), inputs={"w": "x"}, outputs={"p": "x"})
     assert values_of(plain("p").with_(before=[alone]), {"w": A}) == (A * 2).tolist()
 
 
@@ -214,13 +223,13 @@ def test_a_view_by_the_name_that_numpy_has() -> None:
 
 
 def test_rules_in_the_names_of_the_checkpoint() -> None:
-    words = replace(declared()["p"], words=(("weight", "qweight"),))
+    words = replace(declared()["p"], checkpoint_names=(("weight", "qweight"),))
     signature = Signature({"p": words})
     assert values_of(plain("w.weight"), {"w.qweight": A}, signature) == A.tolist()
     ruled = plain("w.weight").with_(rules={"p": S("v.weight")})
     assert values_of(ruled, {"v.weight": A}, signature) == A.tolist()
     assert values_of(ruled.with_(names={"v": "u"}), {"u.weight": A}, signature) == A.tolist()
-    after = ruled.with_(after=[hook(double, takes={"p": "x"}, gives={"p": "x"})])
+    after = ruled.with_(after=[hook(double, inputs={"p": "x"}, outputs={"p": "x"})])
     assert values_of(after, {"v.weight": A}, signature) == (A * 2).tolist()
 
 

@@ -42,14 +42,14 @@ def test_a_name_that_may_stand_inside_of_others(prefix: str) -> None:
     table["model.b"] = S("layers.7.b", "m n")
     tensors = {f"{prefix}layers.7.block.a": array(1), f"{prefix}layers.7.b": array(2)}
     plan, arrays = planned(table, ("model.a", "model.b"), tensors)
-    assert plan.wanted.keys() == tensors.keys()
+    assert plan.required.keys() == tensors.keys()
     assert (arrays["model.a"] == array(1)).all()
     assert (arrays["model.b"] == array(2)).all()
 
     both = tensors | {f"{prefix}layers.7.a": array(3)}
     plan, arrays = planned(table, ("model.a", "model.b"), both)
     assert (arrays["model.a"] == array(3)).all()
-    assert both.keys() - plan.wanted.keys() - plan.dropped.keys() == {f"{prefix}layers.7.block.a"}
+    assert both.keys() - plan.required.keys() - plan.dropped.keys() == {f"{prefix}layers.7.block.a"}
 
     table.drop("layers.7.{x}", why="dropped by the name that rules use")
     plan, _ = planned(table, ("model.a",), tensors | {f"{prefix}layers.7.block.c": array(4)})
@@ -66,7 +66,7 @@ def test_of_two_that_may_serve_the_first(make, ties: list[str]) -> None:
     for tensors, first in ((own | shared, 1), (own, 1), (shared, 2)):
         plan, arrays = planned(table, ("head",), tensors)
         assert (arrays["head"] == array(first)).all()
-        assert plan.wanted.keys() == {next(iter(tensors))}
+        assert plan.required.keys() == {next(iter(tensors))}
         assert arrays["ties"].tolist() == (ties if len(tensors) == 2 else [])
 
 
@@ -91,7 +91,7 @@ def test_a_rule_that_is_another_one_for_some_layers() -> None:
             array(number).T.copy() if turned else array(number)
         )
     plan, arrays = planned(table, tuple(names), tensors)
-    assert plan.wanted.keys() == tensors.keys()
+    assert plan.required.keys() == tensors.keys()
     for name, number in names.items():
         assert (arrays[name] == array(number)).all()
 

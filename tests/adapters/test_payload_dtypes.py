@@ -48,7 +48,7 @@ NODES: dict[str, tuple[Expr, set[str]]] = {
         dequant(W, S("by", "n m"), (1, 1)),
         {"float8_e4m3fn", "float8_e5m2", "float4_e2m1fn", "int8", "int4"},
     ),
-    "payload that is stated": (dequant(W, S("by", "n m"), (1, 1), takes=("float8_e5m2",)), {"float8_e5m2"}),
+    "payload that is stated": (dequant(W, S("by", "n m"), (1, 1), accepts=("float8_e5m2",)), {"float8_e5m2"}),
     "scales": (
         dequant(S("q", "n m"), W, (1, 1)),
         FLOATS | {"float8_e8m0fnu", "float8_e4m3fn"},
@@ -57,7 +57,7 @@ NODES: dict[str, tuple[Expr, set[str]]] = {
         cast(W.bits("float8_e4m3fn"), "float32"),
         {"float8_e4m3fn", "int8", "uint8"},
     ),
-    "fn": (fn(np.negative, W, axes="n m", dtype="float32", n=SIZE, m=SIZE, takes=({"float32"},)), {"float32"}),
+    "fn": (fn(np.negative, W, axes="n m", dtype="float32", n=SIZE, m=SIZE, accepts=({"float32"},)), {"float32"}),
 }
 CASES = [
     (node, dtype)
@@ -88,7 +88,7 @@ def test_a_dtype_is_taken_or_reported(node: str, dtype: str) -> None:
 def test_every_expert_of_another_dtype_is_named() -> None:
     tensors = {f"{k}.w": array("float8_e4m3fn") for k in range(5)} | {f"{k}.s": array("float32") for k in range(5)}
     tensors |= {"1.w": array("int8"), "3.w": array("int8")}
-    one = dequant(S("{E}.w", "n m"), S("{E}.s", "n m"), (1, 1), takes=("float8_e4m3fn",))
+    one = dequant(S("{E}.w", "n m"), S("{E}.s", "n m"), (1, 1), accepts=("float8_e4m3fn",))
     plan = planned(stack(one, over="E", n=5), tensors, "e n m", e=5)
     (finding,) = check(plan).findings
     assert finding.code == "BU108"

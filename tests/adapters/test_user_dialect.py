@@ -43,7 +43,7 @@ def table(config: Qwen3Config) -> Adapter:
 dialect = Dialect(
     names=("gemma",),
     architecture="MineForCausalLM",
-    words={**DECODER, "final_logit_softcapping": None},
+    keys={**DECODER, "final_logit_softcapping": None},
     fixed={"hidden_act": "silu"},
     table=table,
 )

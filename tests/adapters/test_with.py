@@ -150,7 +150,7 @@ def double(array: np.ndarray) -> np.ndarray:
 
 def test_a_function_before_the_rules() -> None:
     """From what the checkpoint has to what the base's rules read; exact, with its inverse."""
-    norm = hook(halve, takes={"layers.{L}.norm_of_attention": "m"}, gives={"layers.{L}.input_layernorm.weight": "m"},
+    norm = hook(halve, inputs={"layers.{L}.norm_of_attention": "m"}, outputs={"layers.{L}.input_layernorm.weight": "m"},
                 exact=True, inverse=double)  # fmt: skip
     derived = llama(CONFIG).with_(before=[norm])
     stored = dict(BASE)
@@ -177,7 +177,7 @@ def together(gate: np.ndarray, up: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def test_several_tensors_make_several() -> None:
     gives = {f"layers.{{L}}.mlp.{x}_proj.weight": "f m" for x in ("gate", "up")}
-    turns = hook(apart, takes={"layers.{L}.mlp.rows": "r m", "layers.{L}.mlp.scales": "r"}, gives=gives, r=16,
+    turns = hook(apart, inputs={"layers.{L}.mlp.rows": "r m", "layers.{L}.mlp.scales": "r"}, outputs=gives, r=16,
                  exact=True, inverse=together)  # fmt: skip
     derived = llama(CONFIG).with_(before=[turns])
     stored = dict(BASE)
@@ -202,7 +202,7 @@ def test_a_function_after_the_rules() -> None:
     """From parameters as the base has them to parameters, several at once; below another difference as well."""
     names = [f"model.layers.{{L}}.self_attn.{x}_proj.weight" for x in "kv"]
     axes = {name: "out:(g d) in:m" for name in names}
-    post = hook(swap, takes=axes, gives=axes, g=2, d=4, m=16)
+    post = hook(swap, inputs=axes, outputs=axes, g=2, d=4, m=16)
     derived = llama(CONFIG).with_(after=[post]).with_(names={"self_attn": "attention"})
     stored = {name.replace("self_attn", "attention"): array for name, array in BASE.items()}
     arrays = planned(derived, stored)[1]
@@ -218,7 +218,7 @@ def test_a_function_before_a_stack_of_experts() -> None:
     from bringup.adapters import stack
 
     base["experts"] = stack(S("experts.{E}.w", "f m"), over="E", n=3)
-    derived = base.with_(before=[hook(halve, takes={"parts.{E}": "f m"}, gives={"experts.{E}.w": "f m"})])
+    derived = base.with_(before=[hook(halve, inputs={"parts.{E}": "f m"}, outputs={"experts.{E}.w": "f m"})])
     from bringup.graphs.core.axes import sized
     from bringup.graphs.core.signature import Declared
 
@@ -233,7 +233,7 @@ def test_a_function_before_a_stack_of_experts() -> None:
 class Renamed(Linear):
     """A layer whose checkpoints call the matrix by another name."""
 
-    checkpoint_words: ClassVar[Mapping[str, Any]] = {"weight": "matrix", "o_proj": "out"}
+    checkpoint_names: ClassVar[Mapping[str, Any]] = {"weight": "matrix", "o_proj": "out"}
 
 
 def test_words_of_a_layer_s_class_come_first() -> None:
@@ -275,7 +275,7 @@ def quarters(array: np.ndarray) -> tuple[np.ndarray, ...]:
 
 def test_a_function_that_gives_something_else_is_an_error() -> None:
     gives = {f"layers.{{L}}.mlp.{x}_proj.weight": "f m" for x in ("gate", "up")}
-    wrong = hook(quarters, takes={"layers.{L}.mlp.both": "r m"}, gives=gives, r=16)
+    wrong = hook(quarters, inputs={"layers.{L}.mlp.both": "r m"}, outputs=gives, r=16)
     stored = dict(BASE)
     for number in range(2):
         parts = [stored.pop(f"layers.{number}.mlp.{x}_proj.weight") for x in ("gate", "up")]
@@ -284,14 +284,14 @@ def test_a_function_that_gives_something_else_is_an_error() -> None:
         planned(llama(CONFIG).with_(before=[wrong]), stored)
 
 
-@pytest.mark.parametrize("words", [{"takes": {}}, {"gives": {}}, {"dtype": {"x": "float32"}}])
+@pytest.mark.parametrize("words", [{"inputs": {}}, {"outputs": {}}, {"dtype": {"x": "float32"}}])
 def test_a_hook_says_what_it_takes_and_gives(words: dict[str, Any]) -> None:
-    given: Any = {"takes": {"a": "m"}, "gives": {"b": "m"}} | words
+    given: Any = {"inputs": {"a": "m"}, "outputs": {"b": "m"}} | words
     with pytest.raises(ValueError, match="a hook needs input tensors"):
         hook(halve, **given)
 
 
 def test_a_hook_takes_a_parameter_that_there_is_a_rule_for() -> None:
-    post = hook(halve, takes={"model.nrm.weight": "m"}, gives={"model.norm.weight": "m"})
+    post = hook(halve, inputs={"model.nrm.weight": "m"}, outputs={"model.norm.weight": "m"})
     plan = make_plan(SIGNATURE, llama(CONFIG).with_(after=[post]), dict_checkpoint(BASE, RAW).headers)
     assert any("0 rules of the base claim `model.nrm.weight`" in problem.message for problem in plan.problems)

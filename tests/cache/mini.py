@@ -57,7 +57,7 @@ class MiniConfig(HFConfig):
             num_layers=fields.size("num_layers"),
             vocab_size=fields.size("vocab_size"),
             max_positions=fields.size("max_positions"),
-            factor=fields.take("factor", float, 1.0),
+            factor=fields.get("factor", float, 1.0),
         )
 
 

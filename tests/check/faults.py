@@ -95,7 +95,7 @@ def integer(draft: Draft) -> Answer:
 def deeper(draft: Draft) -> Answer:
     family, depth = draft.family, draft.depth
     draft.config[family.layers_key] = depth + 1
-    ends = f"the checkpoint ends at {draft.name(family.layers)}.{depth - 1}, the config asks for {depth}"
+    ends = f"the checkpoint ends at {draft.name(family.layers)}.{depth - 1}, the config expects {depth}"
     return Answer(code="BU101", parameter=f"{family.root}{family.layers}.{depth}", mentions=(ends,), rule=family.rules)
 
 
@@ -135,7 +135,7 @@ def hole(draft: Draft) -> Answer:
     for layer in range(draft.depth):
         for matrix in ("w1", "w2", "w3"):
             del draft.tensors[draft.name(f"block_sparse_moe.experts.1.{matrix}.weight", layer)]
-    mentions = ("hole in the numbering", draft.name("block_sparse_moe.experts.{0,2,3} are there", 0))
+    mentions = ("gap in the numbering", draft.name("block_sparse_moe.experts.{0,2,3} are present", 0))
     parameter = draft.parameter("mlp.experts", draft.every())
     return Answer(code="BU101", parameter=parameter, mentions=mentions, rule=draft.family.rules)
 

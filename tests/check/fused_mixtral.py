@@ -27,8 +27,8 @@ class FusedExperts(Module):
         self.w13 = Param("e out:(gate:f | up:f) in:m", e=e, f=f, m=m)
         self.w2 = Param("e out:m in:f", e=e, f=f, m=m)
 
-    def forward(self, x_Nm: Tensor, chosen_NK: Tensor, weights_NK: Tensor) -> Tensor:
-        blocks = blocks_of(chosen_NK, self.count)
+    def forward(self, x_Nm: Tensor, selected_NK: Tensor, weights_NK: Tensor) -> Tensor:
+        blocks = blocks_of(selected_NK, self.count)
         gate, up = expert_linear(to_blocks(x_Nm, blocks), self.w13, None, blocks.expert_B).chunk(2, dim=-1)
         return from_blocks(expert_linear(silu(gate) * up, self.w2, None, blocks.expert_B), weights_NK, blocks)
 

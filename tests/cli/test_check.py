@@ -39,7 +39,7 @@ def test_every_mistake_is_reported_once(bringup: Bringup, broken: Path) -> None:
     heads = [line for line in result.stdout.splitlines() if line.startswith("error")]
     assert heads == [
         "error[BU101]: the checkpoint has no tensor `h.1.mlp.c_proj.weight`",
-        "error[BU105]: nothing reads the tensor `extra` [3, 4]",
+        "error[BU105]: no rule reads the tensor `extra` [3, 4]",
         "error[BU102]: `h.{0..2}.attn.c_attn.weight` is [384, 128], the rule expects [128, 384], axes `in out`",
     ]
     assert "adapters/gpt2.py:" in result.stdout
@@ -99,14 +99,14 @@ def test_another_config_and_another_adapter(bringup: Bringup, small: Path, tmp_p
     config.write_text(json.dumps(gpt2_config(**SMALL | {"layers": 2})))
     fewer = bringup("check", "--checkpoint", small, "--config", config, "--format", "concise")
     assert fewer.exit_code == 1
-    assert "error[BU105] nothing reads the tensor `h.2`" in fewer.stdout
+    assert "error[BU105] no rule reads the tensor `h.2`" in fewer.stdout
     adapter = tmp_path / "mine.py"
     adapter.write_text(
         "from bringup.adapters.gpt2 import adapter as published\n"
         "def adapter(config):\n    made = published(config)\n    made.drops.clear()\n    return made\n"
     )
     strict = bringup("check", "--checkpoint", small, "--adapter", adapter, "--format", "concise")
-    assert "error[BU105] nothing reads the tensor `h.{0..2}.attn.bias`" in strict.stdout
+    assert "error[BU105] no rule reads the tensor `h.{0..2}.attn.bias`" in strict.stdout
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_another_config_and_another_adapter(bringup: Bringup, small: Path, tmp_p
         (["check", "gtp2"], "did you mean `gpt2`?"),
         (["chek"], "did you mean `check`?"),
         (["check", "gpt2", "--chekpoint", "x"], "--checkpoint"),
-        (["check", "gpt2", "--format", "yaml"], "it takes full, concise, json"),
+        (["check", "gpt2", "--format", "yaml"], "valid values: full, concise, json"),
         (["check", "hf://openai-community/gpt2"], "write --checkpoint hf://openai-community/gpt2"),
         (["check", "gpt2", "--checkpoint", "./x", "--revision", "main"], "--revision applies to"),
     ],

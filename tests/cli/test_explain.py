@@ -104,7 +104,7 @@ def test_a_parameter_of_another_format(bringup: Bringup, tmp_path: Path) -> None
     ("words", "said"),
     [
         (["explain", "BU120x"], "did you mean `BU120`?"),
-        (["explain", "BU999"], "there is no code `BU999`"),
+        (["explain", "BU999"], "unknown code `BU999`"),
         (["explain", "shape-mismach"], "did you mean `shape-mismatch`?"),
         (["explain", "wte.weight"], "bringup explain wte.weight MODEL"),
         (["explain", "wte.wieght", "gpt2", "--checkpoint", "dummy"], "did you mean `wte.weight`?"),

@@ -84,7 +84,7 @@ def test_what_is_certain_is_repaired_and_the_rest_reported(bringup: Bringup, sma
 
 
 def test_a_slip_wins_over_what_is_merely_possible(bringup: Bringup, tmp_path: Path) -> None:
-    """`k_prj` is k_proj, though v_proj has the same shape and nothing reads it either."""
+    """`k_prj` is k_proj, though v_proj has the same shape and no rule reads it either."""
     broken = REPAIRED["llama: an f-string in a loop"]
     broken.checkpoint(tmp_path / "checkpoint")
     text = broken.text.replace(

@@ -122,7 +122,7 @@ def test_same_size_within_a_second(start: Start, small: Path, tmp_path: Path) ->
     shapes = gpt2_shapes(**SMALL) | {"xta": (3,)}
     write_checkpoint(small, shapes, json.loads((small / "config.json").read_text()))
     watch = start(model, "--checkpoint", small)
-    assert "nothing reads the tensor `xta`" in watch.report()[0]
+    assert "no rule reads the tensor `xta`" in watch.report()[0]
     helper.write_text('NAME = "xta"\n')
     os.utime(helper, ns=(second, second + 10**8))
     lines = watch.report("my_helper.py")
@@ -135,7 +135,7 @@ def test_the_checkpoint_and_its_config(start: Start, small: Path, tmp_path: Path
     config = (small / "config.json").read_text()
     (small / "config.json").write_text(config.replace('"n_layer": 3', '"n_layer": 2'))
     lines = watch.report("small/config.json")
-    assert "nothing reads the tensor `h.2`" in lines[0]
+    assert "no rule reads the tensor `h.2`" in lines[0]
     other = write_checkpoint(tmp_path / "other", gpt2_shapes(**SMALL | {"layers": 2}), {})
     (other / "model.safetensors").replace(small / "model.safetensors")
     lines = watch.report("small/model.safetensors")

@@ -134,17 +134,17 @@ def test_a_dtype_by_another_name(word: str, hint: str) -> None:
     with pytest.raises(BringupError) as caught:
         bringup.open_job("gpt2", "dummy", dtype=word)
     (finding,) = caught.value.findings
-    help = f"did you mean `{hint}`? it takes auto, float32, bfloat16, float16"
-    assert (finding.code, finding.message, finding.help) == ("BU024", f"`dtype` does not take `{word}`", help)
+    help = f"did you mean `{hint}`? valid values: auto, float32, bfloat16, float16"
+    assert (finding.code, finding.message, finding.help) == ("BU024", f"invalid value `{word}` for `dtype`", help)
     result = CliRunner().invoke(cli, ["compile", "gpt2", "--checkpoint", "dummy", "--dtype", word])
     assert result.exit_code == 2
-    assert f"error[BU024]: `--dtype` does not take `{word}`\n  = help: {help}" in result.stderr
+    assert f"error[BU024]: invalid value `{word}` for `--dtype`\n  = help: {help}" in result.stderr
 
 
 def test_torchs_own_dtype_is_reported_with_its_name() -> None:
     with pytest.raises(BringupError, match="did you mean `float16`") as caught:
         bringup.open_job("gpt2", "dummy", dtype=torch.float16)  # type: ignore[arg-type]
-    assert caught.value.findings[0].message == "`dtype` does not take torch.float16"
+    assert caught.value.findings[0].message == "invalid value torch.float16 for `dtype`"
 
 
 def test_paths_serve_wherever_texts_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

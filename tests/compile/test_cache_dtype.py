@@ -134,9 +134,7 @@ def test_a_target_names_what_it_takes(plain: Job, tmp_path: Path) -> None:
     job = with_cache(plain, "float8_e4m3fn")
     with pytest.raises(BringupError, match="BU024: target `llvm` does not support `float8_e4m3fn`") as raised:
         build(job, out=tmp_path / "b", target="cpu")
-    assert raised.value.findings[0].help == (
-        "--cache-dtype takes float32, bfloat16, float16 here; `--target torch` takes it"
-    )
+    assert raised.value.findings[0].help == ("it supports float32, bfloat16, float16; `--target torch` supports it")
     with pytest.raises(BringupError, match="BU024"):
         dry_run(job, "cpu", CONTEXT)
 

@@ -95,7 +95,7 @@ def llvm_executor(program: Program, weights: dict[str, np.ndarray]) -> Executor:
     """Compiled and loaded without a cache or a bundle."""
     code = {f.name: LLVM.encode(f, program.exported[f.name]) for f in program.interface.functions}
     with TemporaryDirectory() as folder:
-        encoded = EncodedProgram(interface=program.interface, code=code, found=0)
+        encoded = EncodedProgram(interface=program.interface, code=code, num_cached=0)
         options = {name: option.default for name, option in LLVM.options.items()}
         with LLVM.lower(encoded, Path(folder), options, ModuleStore(default_store(), lambda: None), None) as finish:
             finish()

@@ -170,7 +170,7 @@ def test_a_bundle_has_what_it_was_compiled_with(option, tmp_path):
     ("words", "said"),
     [
         (["--tokens", "1,2", "--prompt-length", "3"], "either --tokens"),
-        (["--tokens", "1,2", "--against", "a.npz"], "has its own tokens"),
+        (["--tokens", "1,2", "--against", "a.npz"], "contains its own tokens"),
         ([], "neither a model nor a checkpoint"),
     ],
 )

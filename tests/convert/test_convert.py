@@ -272,8 +272,8 @@ def test_a_failure_leaves_nothing(bringup: Bringup, llama: Path, tmp_path: Path,
     [
         (["--format", "npz", "--dtype", "bfloat16"], "BU139", "is bfloat16, which .npz files do not have"),
         (["--tp", "3"], "BU130", "does not divide among 3 ranks"),
-        (["--tp", "2", "--rank", "2"], "BU045", "there is no rank 2 among 2"),
-        (["--to", "graphs"], "BU024", "`--to` does not take `graphs`"),
+        (["--tp", "2", "--rank", "2"], "BU045", "rank 2 is out of range"),
+        (["--to", "graphs"], "BU024", "invalid value `graphs` for `--to`"),
         (["--stage-layers", "a"], "BU024", "not a list of integers"),
         (["--stage-layers", "\u00b2,1"], "BU024", "not a list of integers"),
     ],
@@ -288,7 +288,7 @@ def test_refusals(bringup: Bringup, llama: Path, tmp_path: Path, words: list[str
 def test_a_form_that_a_family_lacks(bringup: Bringup, tmp_path: Path) -> None:
     folder = save(tmp_path / "mixtral", *models.mixtral())
     result = bringup("convert", "--checkpoint", folder, "--to", "trtllm", "-o", tmp_path / "out")
-    assert "error[BU140]: the form `trtllm` of `mixtral` is not known" in result.stderr
+    assert "error[BU140]: the form `trtllm` is not defined for `mixtral`" in result.stderr
     folder = save(tmp_path / "bloom", *models.bloom())
     result = bringup("convert", "--checkpoint", folder, "--to", "sharded_state", "-o", tmp_path / "out")
-    assert "error[BU140]: the form `sharded_state` of `bloom` is not known" in result.stderr
+    assert "error[BU140]: the form `sharded_state` is not defined for `bloom`" in result.stderr

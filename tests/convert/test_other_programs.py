@@ -257,7 +257,7 @@ def test_a_form_that_a_family_lacks(bringup: Bringup, tmp_path: Path, name: str,
     folder = save(tmp_path / name, *getattr(models, name)())
     result = bringup("convert", "--checkpoint", folder, "--to", to, "-o", tmp_path / "out")
     assert result.exit_code == 1
-    assert f"error[BU140]: the form `{to}` of `{name}` is not known" in result.stderr
+    assert f"error[BU140]: the form `{to}` is not defined for `{name}`" in result.stderr
 
 
 def test_sharded_state_of_gpt2(bringup: Bringup, tmp_path: Path) -> None:

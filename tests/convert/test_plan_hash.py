@@ -50,7 +50,7 @@ def double(array: np.ndarray) -> np.ndarray:
 def doubled(expr: str) -> Adapter:
     base = Adapter("b")
     base["p"] = S(expr)
-    return base.with_(after=[hook(double, takes={"p": "x"}, gives={"p": "x"})])
+    return base.with_(after=[hook(double, inputs={"p": "x"}, outputs={"p": "x"})])
 
 
 def test_equal_adapters_have_one_digest():

@@ -141,7 +141,7 @@ def test_dlpack() -> None:
     ("words", "code", "said"),
     [
         ({"tp": 2, "ep": 3}, "BU045", "do not share a stage"),
-        ({"tp": 2, "rank": 2}, "BU045", "there is no rank 2 among 2"),
+        ({"tp": 2, "rank": 2}, "BU045", "rank 2 is out of range"),
         ({"pp": 3}, "BU045", "2 layers do not fill 3 pipeline stages"),
         ({"pp": 2, "stage_layers": [2, 1]}, "BU045", "the stages have 3 layers together, the model has 2"),
         ({"pp": 2, "stage_layers": [2]}, "BU045", "1 numbers of layers, [2], for 2 stages"),

@@ -90,7 +90,7 @@ def test_words_of_its_own_alone(bringup: Bringup, tmp_path: Path) -> None:
     ("change", "said"),
     [
         ({"architecture": "FalconForCausalLM"}, "error[BU125]: no graph serves architecture `FalconForCausalLM`"),
-        (PHI3, "error[BU140]: the form `trtllm` of `phi3` is not known"),
+        (PHI3, "error[BU140]: the form `trtllm` is not defined for `phi3`"),
         ({"quantization": {"quant_algo": "FP8"}}, "FP8"),
         ({"num_hidden_layers": 3}, "error[BU101]"),
         ({"hidden_size": 32}, "error[BU1"),

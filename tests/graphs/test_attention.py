@@ -47,7 +47,7 @@ def brute_force(
             for j in range(first + n + 1):
                 if window is not None and j <= first + n - window:
                     continue
-                if "chosen_NL" in more and not more["chosen_NL"][n, j]:
+                if "selected_NL" in more and not more["selected_NL"][n, j]:
                     continue
                 scores[j] = scale * float(wide_q[n, head] @ wide_k[j, group])
                 if "slopes_H" in more:
@@ -83,9 +83,9 @@ def test_it_equals_brute_force(name: str, count: int, first: int) -> None:
     if "slopes" in options:
         more["slopes_H"] = torch.tensor([2.0**-power for power in range(1, H + 1)])
     if "chosen" in options:
-        more["chosen_NL"] = torch.rand(count, seen, generator=random) < 0.4
+        more["selected_NL"] = torch.rand(count, seen, generator=random) < 0.4
         for n in range(count):
-            more["chosen_NL"][n, first + n] = True  # a query sees its own token
+            more["selected_NL"][n, first + n] = True  # a query sees its own token
     result = attention(q, k, v, step, 0.4, options.get("window"), **more)
     assert result.shape == (count, H, v.shape[2])
     assert torch.allclose(result.double(), brute_force(q, k, v, first, 0.4, options.get("window"), more), atol=2e-5)

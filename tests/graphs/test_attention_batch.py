@@ -49,16 +49,16 @@ def test_each_sequence_equals_brute_force(name: str, kind: str) -> None:
         more["slopes_H"] = torch.tensor([2.0**-power for power in range(1, H + 1)])
     if "chosen" in options:
         seen = step.block_table.shape[1] * BLOCK
-        more["chosen_NL"] = torch.rand(size, seen, generator=random) < 0.4
-        more["chosen_NL"][torch.arange(size), step.positions] = True  # a query sees its own token
+        more["selected_NL"] = torch.rand(size, seen, generator=random) < 0.4
+        more["selected_NL"][torch.arange(size), step.positions] = True  # a query sees its own token
     given = attention(q, k, v, step, 0.4, options.get("window"), **more)
     assert torch.isfinite(given).all()
     start = 0
     for chunk, keys, rows in zip(chunks, caches, values, strict=True):
         end = start + len(chunk.tokens)
         own: dict[str, Any] = dict(more)
-        if "chosen_NL" in own:
-            own["chosen_NL"] = own["chosen_NL"][start:end]
+        if "selected_NL" in own:
+            own["selected_NL"] = own["selected_NL"][start:end]
         wanted = brute_force(q[start:end], keys, rows, chunk.first, 0.4, options.get("window"), own)
         assert torch.allclose(given[start:end].double(), wanted, atol=2e-5)
         start = end

@@ -53,7 +53,7 @@ def test_null_is_distinguished_from_a_missing_key() -> None:
         LlamaConfig.from_hf(SIZES | {"rms_norm_eps": None})
     (finding,) = caught.value.findings
     assert "`rms_norm_eps` is null" in finding.message
-    assert "leave the key out" in finding.help
+    assert "remove the key" in finding.help
     assert LlamaConfig.from_hf(SIZES).eps == 1e-6
 
 
@@ -122,7 +122,8 @@ def test_a_family_may_state_the_stretched_context() -> None:
     """As Gemma 3 does: `max_position_embeddings` 131072, with linear rope of factor 8."""
     raw = SIZES | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}
     longest = [
-        read_common(Fields(raw, "t"), (None,) * 2, stretched=stretched)["max_positions"] for stretched in (True, False)
+        read_common(Fields(raw, "t"), (None,) * 2, scaled_positions=stretched)["max_positions"]
+        for stretched in (True, False)
     ]
     assert longest == [128, 1024]
 

@@ -13,17 +13,17 @@ from bringup.graphs.ops.moe_experts import blocks_of, expert_linear, from_blocks
 M, F = 5, 7
 
 
-def ours(x_Nm: Tensor, weight_efm: Tensor, bias_ef: Tensor | None, chosen_NK: Tensor, weights_NK: Tensor) -> Tensor:
-    blocks = blocks_of(chosen_NK, len(weight_efm))
+def ours(x_Nm: Tensor, weight_efm: Tensor, bias_ef: Tensor | None, selected_NK: Tensor, weights_NK: Tensor) -> Tensor:
+    blocks = blocks_of(selected_NK, len(weight_efm))
     y_BRf = expert_linear(to_blocks(x_Nm, blocks), weight_efm, bias_ef, blocks.expert_B)
     return from_blocks(y_BRf, weights_NK, blocks)
 
 
 def brute_force(
-    x_Nm: Tensor, weight_efm: Tensor, bias_ef: Tensor | None, chosen_NK: Tensor, weights_NK: Tensor
+    x_Nm: Tensor, weight_efm: Tensor, bias_ef: Tensor | None, selected_NK: Tensor, weights_NK: Tensor
 ) -> Tensor:
     out = torch.zeros(len(x_Nm), weight_efm.shape[1])
-    for n, experts in enumerate(chosen_NK.tolist()):
+    for n, experts in enumerate(selected_NK.tolist()):
         for k, expert in enumerate(experts):
             product = weight_efm[expert] @ x_Nm[n]
             out[n] += weights_NK[n, k] * (product if bias_ef is None else product + bias_ef[expert])

@@ -41,12 +41,12 @@ def test_a_call_that_is_none_of_the_op():
     x, weight = torch.zeros(2, 3), torch.zeros(5, 3)
     cases = [
         (lambda: linear(x, wieght=weight), "has no argument `wieght`", "did you mean `weight`?"),
-        (lambda: linear(x, weight, q=1), "has no argument `q`", "it takes `x`, `weight`, `bias`"),
+        (lambda: linear(x, weight, q=1), "has no argument `q`", "its arguments are `x`, `weight`, `bias`"),
         (lambda: linear(x), "is called without `weight`", ""),
         (lambda: linear(x, weight, x=x), "has `x` by position and by keyword", ""),
-        (lambda: linear(x, weight, None, 1), "takes 3 positional arguments, not 4", ""),
-        (lambda: linear(x, 1.0), "takes a tensor as `weight`, not a float", ""),
-        (lambda: rope(x, x, x, True), "takes 3 positional arguments, not 4", ""),
+        (lambda: linear(x, weight, None, 1), "accepts 3 positional arguments, not 4", ""),
+        (lambda: linear(x, 1.0), "expects a tensor as `weight`, not a float", ""),
+        (lambda: rope(x, x, x, True), "accepts 3 positional arguments, not 4", ""),
     ]
     for call, said, help in cases:
         with pytest.raises(BringupError, match="BU301") as caught:
@@ -63,7 +63,7 @@ def test_a_declaration_names_the_arguments():
         def g(x, **settings):
             return x
 
-    with pytest.raises(TypeError, match=r"declares \['y'\], and `f` takes \['x', 'scale'\]"):
+    with pytest.raises(TypeError, match=r"declares \['y'\], but the arguments of `f` are \['x', 'scale'\]"):
 
         @op("y[N] -> [N]")
         def f(x, scale=2):

@@ -84,13 +84,13 @@ def test_from_torch_checks_a_foreign_module():
 
 def test_equal_layers_are_of_one_kind():
     raw = SIZES["gpt2"]
-    assert GPT2(GPT2Config.from_hf(raw)).kinds() == [0] * 12
+    assert GPT2(GPT2Config.from_hf(raw)).layer_classes() == [0] * 12
     scaled = GPT2(GPT2Config.from_hf(raw | {"scale_attn_by_inverse_layer_idx": True, "n_layer": 3}))
-    assert scaled.kinds() == [0, 1, 2]
+    assert scaled.layer_classes() == [0, 1, 2]
     windows = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"] * 2}
     shape = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2}
     config = LlamaConfig.from_hf(shape | {"num_hidden_layers": 4} | windows)
-    assert Llama(config).kinds() == [0, 1, 0, 1]
+    assert Llama(config).layer_classes() == [0, 1, 0, 1]
 
 
 def test_a_large_signature_takes_milliseconds():

@@ -56,7 +56,7 @@ def test_a_runtime_that_is_too_old(rocm_bundles, started: Started) -> None:
 
 def test_too_little_memory(rocm_bundles, started: Started) -> None:
     double = started(rocm_bundles["gpt2"], nbytes=1 << 14)
-    assert refusal(rocm_bundles["gpt2"]).startswith("BU618: the device has no memory left: hipMalloc gave hipErrorOut")
+    assert refusal(rocm_bundles["gpt2"]).startswith("BU618: out of device memory: hipMalloc returned hipErrorOut")
     assert double.calls.count("hipFree") == double.calls.count("hipMalloc") - 1
 
 

@@ -113,6 +113,6 @@ def test_a_kernel_that_leaves_its_memory_ends_the_run(rocm_bundles, started: Sta
     (folder / "kernels.json").write_text(json.dumps(plan))
     double = started(folder)
     session = load(folder)
-    with pytest.raises(BringupError, match=r"BU617: hip\w+ gave hipErrorIllegalAddress: linear: out of bounds"):
+    with pytest.raises(BringupError, match=r"BU617: hip\w+ returned hipErrorIllegalAddress: linear: out of bounds"):
         list(session.generate([1, 2, 3], max_new_tokens=2))
     assert "linear" in double.message

@@ -69,7 +69,7 @@ def test_nothing_is_run(tmp_path: Path, monkeypatch, name: str, write) -> None:
     monkeypatch.chdir(tmp_path)
     code, message = refusal(write(tmp_path / "model.bin", ATTACKS[name]))
     assert code in ("BU203", "BU204")
-    assert "not a state dict" in message or "nothing of it was run" in message
+    assert "not a state dict" in message or "no code of it was run" in message
     assert [file.name for file in tmp_path.iterdir()] == ["model.bin"]
 
 

@@ -71,4 +71,4 @@ def test_every_architecture(capability):
     (found,) = compile_kernels([ROWS], capability, None).values()
     used = resources(found)
     assert (used.stack, found.capability) == (0, capability)
-    assert used.warps == used.most
+    assert used.warps == used.max_warps

@@ -136,7 +136,7 @@ def test_tokens_sorted_by_expert() -> None:
     chosen = f.array("chosen", f.random.integers(0, experts, (tokens, choices)), "int64", "value")
     blocks = (tokens * choices + experts * (rows - 1)) // rows
     shapes = {"expert": ((blocks,), "int64"), "row": ((tokens, choices), "int64")}
-    f.node("bringup.rows_of_experts.default", shapes, chosen_NK=chosen, experts=experts, R=rows)
+    f.node("bringup.rows_of_experts.default", shapes, selected_NK=chosen, experts=experts, R=rows)
     near(f, "expert", "row", within=0)
     g = Function()
     row = g.array("row", f.expected()["row"].astype(np.int64), "int64", "value")

@@ -160,7 +160,7 @@ FAULTS = {
     ),
     "stale scratch: a counter": Fault(
         "attention_decode",
-        r"it leaves a counter that is not zero: scratch \+ 0",
+        r"it leaves a nonzero counter: scratch \+ 0",
         text=("attention_decode.py", "            tl.store(counter, 0)\n", ""),
     ),
     "stale scratch: a part": Fault(

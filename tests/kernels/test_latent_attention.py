@@ -54,8 +54,8 @@ def test_it_is_that_of_float64(lengths, new, padding, chosen, dtype, capability)
     }
     arrays = {name: random.standard_normal(size).astype(kind) for name, size in sizes.items()} | step
     if chosen:
-        arrays["chosen_NL"] = random.random((tokens, blocks * BLOCK)) < 0.4
-        arrays["chosen_NL"][:, 0] = True
+        arrays["selected_NL"] = random.random((tokens, blocks * BLOCK)) < 0.4
+        arrays["selected_NL"][:, 0] = True
     arrays["out"] = np.full((tokens, HEADS, V_), np.nan, kind)
     decode = new == [1] * len(new) and not padding
     settings = {"step_decode": decode, "step_contiguous": False, "scale": 0.1}
@@ -67,7 +67,7 @@ def test_it_is_that_of_float64(lengths, new, padding, chosen, dtype, capability)
     for sequence, (length, count) in enumerate(zip(lengths, new, strict=True)):
         for position in range(length - count, length):
             at = np.arange(position + 1)
-            at = at[arrays["chosen_NL"][token, at]] if chosen else at
+            at = at[arrays["selected_NL"][token, at]] if chosen else at
             slots = step["step_block_table"][sequence, at // BLOCK] * BLOCK + at % BLOCK
             rows = wide["rows_S1r"][slots, 0]
             for head in range(HEADS):

@@ -35,7 +35,7 @@ def test_every_token_gets_its_experts(sizes: str, dtype: str, machine: str) -> N
     own = function.array("chosen", chosen, "int64", "temporary")
     expert = function.node(
         "bringup.rows_of_experts.default", {"expert": ((blocks,), "int64"), "row": ((tokens, each), "int64")},
-        chosen_NK=own, experts=experts, R=height,
+        selected_NK=own, experts=experts, R=height,
     )  # fmt: skip
     row = View("row", (tokens, each), (each, 1))
     of_blocks = {"blocks_expert_B": expert, "blocks_row_NK": row, "blocks_rows": height}

@@ -53,7 +53,7 @@ def test_modules_are_those_that_peft_targets(key):
     ours, findings = read_lora_config(words, "x")
     assert findings == []
     targeted = {name: bool(check_target_module_exists(theirs, name)) for name in NAMES}
-    assert {name: ours.takes(name) for name in NAMES} == targeted
+    assert {name: ours.targets_module(name) for name in NAMES} == targeted
     assert any(targeted.values())
 
 

@@ -42,7 +42,7 @@ PUBLISHED: dict[str, Any] = {
 def test_the_published_config_is_read_and_its_parameters_counted() -> None:
     config = OurV3.from_hf(PUBLISHED)
     assert (config.draft_layers, sum(config.sparse)) == (1, 58)
-    assert config.rope.mscale_all_dim == config.rope.magnitude == 1.0
+    assert config.rope.mscale_all_dim == config.rope.attention_factor == 1.0
     graph = DeepseekV3(config, "bfloat16")
     elements = sum(
         declared.nbytes // (4 if declared.dtype == "float32" else 2) for declared in graph.signature().values()

@@ -70,7 +70,7 @@ DRAFT = ("enorm.weight", "hnorm.weight", "eh_proj.weight", "shared_head.norm.wei
 
 @pytest.mark.parametrize(("layer", "fits"), [(3, True), (4, False)])
 def test_the_draft_is_dropped_and_nothing_further(tmp_path: Path, layer: int, fits: bool) -> None:
-    """The config says how many layers the draft has; what lies past them is nobody's."""
+    """The config states how many layers the draft has; what lies past them is nobody's."""
     folder = save_biased(CASES["groups-yarn"], tmp_path)
     tensors = load_file(folder / "model.safetensors")
     draft = {f"model.layers.{layer}.{name}": torch.zeros(4, 5) for name in DRAFT}

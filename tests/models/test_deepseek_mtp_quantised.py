@@ -87,7 +87,7 @@ def test_an_fp8_draft(plain: Path, tmp_path: Path) -> None:
     folder = in_fp8(plain, tmp_path / "fp8", lambda name: False, {})
     ours, exact = arrays(opened(folder)), arrays(opened(dequantised(folder, tmp_path / "meant")))
     assert all((ours[name] == exact[name]).all() for name in exact)
-    assert len(by_name()) == sum(name.endswith("scale_inv") for name in opened(folder).plan.wanted)
+    assert len(by_name()) == sum(name.endswith("scale_inv") for name in opened(folder).plan.required)
     unsaid = in_fp8(plain, tmp_path / "unsaid", of_draft, {})  # kept, and the config does not say so
     assert {finding.code for finding in check(opened(unsaid)).errors} == {"BU137"}
 

@@ -112,7 +112,7 @@ def test_names_with_mtp_block(checkpoint: Path, tmp_path: Path) -> None:
     job = opened(folder)
     ours, plain = arrays(job), arrays(opened(checkpoint))
     assert all((ours[name] == plain[name]).all() for name in plain)
-    assert any(name.startswith(f"{at}mtp_block.") for name in job.plan.wanted)
+    assert any(name.startswith(f"{at}mtp_block.") for name in job.plan.required)
     assert open_job(checkpoint=str(folder)).plan.dropped.keys() == {n for n in job.plan.headers if n.startswith(at)}
 
     tensors, config = drafts.read(folder)
@@ -165,5 +165,5 @@ def test_a_step_without_hidden_states(checkpoint: Path, bundle: Path) -> None:
     with pytest.raises(BringupError, match=r"BU029.*'hidden': \(2, 42\)"):
         session.prefill([1, 2])
     for model, source in ((str(bundle), None), ("deepseek_mtp", str(checkpoint))):
-        with pytest.raises(BringupError, match=r"BU029.*`deepseek_mtp` takes `hidden` as well as tokens"):
+        with pytest.raises(BringupError, match=r"BU029.*`deepseek_mtp` requires `hidden` besides tokens"):
             verify(model, source)

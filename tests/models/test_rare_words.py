@@ -63,7 +63,7 @@ CASES: dict[str, PreTrainedConfig] = {
     "deepseek-v2-every-other": DeepseekV2Config(**LATENT, first_k_dense_replace=1, moe_layer_freq=2),
     "deepseek-v2-normalised": DeepseekV2Config(**LATENT, norm_topk_prob=True, routed_scaling_factor=3.0),
 }  # fmt: skip
-# What config.json says, where transformers saves another word for it.
+# What config.json states, where transformers saves another word for it.
 SAID: dict[str, dict[str, Any]] = {
     "phi3-yarn": {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "partial_rotary_factor": 1.0} | LONG},
     "deepseek-v3-every-other": {"moe_layer_freq": 2},

@@ -18,7 +18,7 @@ def test_bank_conflicts_by_stride(stride, wavefronts):
     """Lanes 4 bytes apart hit 32 banks; 128 bytes apart one bank."""
     body = f"and.b32 %r3, %r1, 31; mul.lo.s32 %r3, %r3, {stride}; add.s32 %r5, %r4, %r3; st.shared.b32 [%r5], %r1; ret;"
     (use,) = run(body, watch=[ptx.Banks()])[1].banks
-    assert (use.requests, use.wavefronts, use.least) == (4, 4 * wavefronts, 4)
+    assert (use.requests, use.wavefronts, use.minimum) == (4, 4 * wavefronts, 4)
     assert "st.shared.b32" in str(use)
 
 
@@ -26,7 +26,7 @@ def test_wide_accesses_are_served_in_parts():
     """16 bytes a lane: 512 bytes of a warp in 4 wavefronts, the fewest."""
     body = "shl.b32 %r3, %r1, 4; add.s32 %r5, %r4, %r3; st.shared.v4.b32 [%r5], {%r1, %r1, %r1, %r1}; ret;"
     (use,) = run(body, watch=[ptx.Banks()])[1].banks
-    assert (use.requests, use.wavefronts, use.least) == (4, 16, 16)
+    assert (use.requests, use.wavefronts, use.minimum) == (4, 16, 16)
 
 
 @pytest.mark.parametrize(("stride", "sectors"), [(4, 4), (8, 8), (32, 32), (0, 1)])

@@ -62,7 +62,7 @@ def test_floats_are_not_written_as_codes(command: str, gptq: Path, tmp_path: Pat
     more = [] if command == "export" else [lora(tmp_path / "lora")]
     error, help = refused(*command.split(), "--checkpoint", gptq, *more, "-o", tmp_path / "out")
     assert error.startswith("error[BU117]")
-    assert error.endswith("cannot be taken back to the checkpoint: dequantise GPTQ")
+    assert error.endswith("cannot be converted back to tensors of the checkpoint: dequantise GPTQ")
     assert "its weights are quantised: export a bundle" in help
 
 

@@ -88,7 +88,7 @@ HEADERS: list[tuple[str, Mapping[str, Any], Change | None, str, str]] = [
     ("nf4", {}, without("weight.absmax"), "BU137", "without `weight.absmax`"),
     ("nf4", {}, without("__nf4"), "BU137", "without `weight.quant_state.bitsandbytes__nf4`"),
     ("int8", {}, without("SCB"), "BU137", "without `SCB`"),
-    ("awq", {}, edited("qweight", np.transpose), "BU137", "with rows for columns"),
+    ("awq", {}, edited("qweight", np.transpose), "BU137", "transposed"),
     ("gptq", {"modules_to_not_convert": ["model.layers.0.mlp"]}, None, "BU137", "correct the list"),
     ("gptq", {"modules_in_block_to_quantize": [["self_attn.o_proj"], ["mlp.up_proj"]]}, None, "BU137", "k_proj.weight"),
     ("gptq", {"dynamic": {"-:model\\.layers\\.0\\.mlp": {}}}, None, "BU137", "`dynamic` = {}"),
@@ -117,11 +117,11 @@ def _with_offset(state: np.ndarray, offset: object) -> np.ndarray:
 
 
 VALUES: list[tuple[str, Mapping[str, Any], Change, str]] = [
-    ("gptq", {}, lambda tensors: _with_biases(tensors, 0.5), "`model.layers.1.mlp.up_proj.bias` would be left out"),
+    ("gptq", {}, lambda tensors: _with_biases(tensors, 0.5), "cannot drop `model.layers.1.mlp.up_proj.bias`"),
     (BY_ACTIVATIONS, {"desc_act": False}, lambda _: None, "`desc_act` is false"),
     ("gptq", {}, edited("0.mlp.up_proj.g_idx", lambda index: index[::-1]), "`desc_act` is false"),
     (BY_ACTIVATIONS, {}, edited("g_idx", lambda index: index + 1), "there are 2 groups"),
-    (BY_ACTIVATIONS, {}, edited("0.mlp.up_proj.g_idx", lambda index: index - 1), "has -1 to 0"),
+    (BY_ACTIVATIONS, {}, edited("0.mlp.up_proj.g_idx", lambda index: index - 1), "values from -1 to 0"),
     (
         "nf4",
         {},

@@ -20,7 +20,7 @@ from bringup.compile.packed_job import pack_job
 from bringup.compile.pipeline import build
 from bringup.compile.runtime.session import load
 from bringup.graphs.registry import FAMILIES
-from tests.adapters import gguf_families, llama_cpp, test_dialects
+from tests.adapters import gguf_families, gguf_keys, gguf_tensors, llama_cpp, test_dialects
 from tests.models import family, parity
 from tests.quantised.gguf_blocks import calm_blocks
 
@@ -34,7 +34,7 @@ def alike(tensors: llama_cpp.Tensors, config: llama_cpp.Config) -> llama_cpp.Ten
 
 
 def whole_kv_b(tensors: llama_cpp.Tensors, config: llama_cpp.Config) -> llama_cpp.Tensors:
-    """Keys' and values' matrices as transformers has them: the inverse of `gguf_families.split_kv_b`."""
+    """Keys' and values' matrices as transformers has them: the inverse of `gguf_tensors.split_kv_b`."""
     out = {name: array for name, array in tensors.items() if "k_b_proj" not in name and "v_b_proj" not in name}
     for name in (name for name in tensors if "k_b_proj" in name):
         keys, values = tensors[name].swapaxes(1, 2), tensors[name.replace("k_b_proj", "v_b_proj")]
@@ -88,11 +88,11 @@ PLACES: dict[str, Place] = {
     ),
     "MLA": Place(
         arch=ARCH.DEEPSEEK2, config=DeepseekV2Config(**SIZES, **MLA, qk_nope_head_dim=256), names=OF_MLA,
-        words=gguf_families.deepseek, apart=gguf_families.split_kv_b, whole=whole_kv_b,
+        words=gguf_keys.deepseek, apart=gguf_tensors.split_kv_b, whole=whole_kv_b,
     ),
     "MLA of 2024": Place(  # keys' and values' matrix is one
         arch=ARCH.DEEPSEEK2, config=DeepseekV2Config(**SIZES, **MLA, qk_nope_head_dim=16), names=OF_MLA,
-        words=gguf_families.deepseek_of_2024,
+        words=gguf_keys.deepseek_of_2024,
     ),
 }  # fmt: skip
 EACH = pytest.mark.parametrize(("dtype", "place"), [(d, p) for d in FORMS for p in PLACES], ids=lambda part: part)

@@ -133,7 +133,7 @@ def test_packed_weights_of_a_float_checkpoint_are_refused(tmp_path: Path) -> Non
 def test_a_target_without_the_ops_dequantises_and_says_so(
     jobs: dict[str, Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ScheduleTarget, "takes_packed", False)
+    monkeypatch.setattr(ScheduleTarget, "supports_packed", False)
     sizes = dry_run(jobs["llama"], "schedule", 64)
     assert sizes.held == "14 parameters dequantised: target schedule does not support packed weights"
     with pytest.raises(BringupError, match="BU411"):

@@ -94,7 +94,7 @@ def test_zero_points_of_the_other_version(says: str, zeros: int, fix: str, folde
 def test_an_index_with_groups_of_other_sizes(name: str, end: str, folder: Path) -> None:
     (finding,) = found(name, folder, f"0.mlp.up_proj.{end}" if name[0] == "g" else f"0.mlp.up_proj.weight_{end}", late)
     assert finding.code == "BU115"
-    assert "gives 33 to one group, and `group_size` is 32" in finding.message
+    assert "assigns 33 columns to one group, but `group_size` is 32" in finding.message
 
 
 def late(index: np.ndarray) -> np.ndarray:
@@ -108,5 +108,5 @@ def test_a_size_that_is_not_that_of_the_words(folder: Path) -> None:
     """compressed-tensors notes the rows and columns of each matrix that it packs."""
     (finding,) = found("ct-int4", folder, "0.mlp.up_proj.weight_shape", lambda size: size[::-1])
     assert finding.code == "BU115"
-    assert "`model.layers.0.mlp.up_proj.weight_shape` would be left out" in finding.message
-    assert "it says [64, 96], and `weight_packed` has 96 rows of 8 words of 8 values" in finding.message
+    assert "cannot drop `model.layers.0.mlp.up_proj.weight_shape`" in finding.message
+    assert "it states [64, 96], but `weight_packed` has 96 rows of 8 words of 8 values" in finding.message

@@ -107,7 +107,7 @@ def test_a_check_with_and_without_the_package(folders: tuple[Path, Path]) -> Non
     done = run(site, "check", "--checkpoint", folder)
     points.write_text(POINTS)
     assert done.exit_code == 1
-    assert "error[BU137]: config.json says `quant_method` = 'halves'" in done.stdout
+    assert "error[BU137]: config.json sets `quant_method` = 'halves'" in done.stdout
 
 
 def test_a_scheme_that_cannot_be_loaded(folders: tuple[Path, Path]) -> None:

@@ -159,7 +159,7 @@ def test_scales_under_both_names(folder: Path) -> None:
 
 @pytest.mark.parametrize(("name", "end"), [("gptq", "o_proj"), ("ct-int4", "down_proj")])
 def test_one_module_of_other_bits(name: str, end: str, folder: Path) -> None:
-    """The sizes of the model are as the config says, which its scales show."""
+    """The sizes of the model are as the config states, which its scales show."""
     tensors, exact, config = opened(name, folder)
     other = {"gptq": INT4["gptq 2"], "ct-int4": FORMATS["ct-int8-packed"]}[name]
     wide: Callable[[np.ndarray], Tensors] = lambda matrix: other.write(matrix)[0]  # noqa: E731

@@ -62,7 +62,7 @@ def shape() -> Diagnostic:
 
 
 def unread() -> Diagnostic:
-    return Diagnostic(code="BU105", message="nothing reads the tensor `x` [3]", sources=("x",), file=SHARD, tensor="x")
+    return Diagnostic(code="BU105", message="no rule reads the tensor `x` [3]", sources=("x",), file=SHARD, tensor="x")
 
 
 def square() -> Diagnostic:
@@ -87,7 +87,7 @@ def many() -> Report:
     missing = Diagnostic(
         code="BU101",
         message="the checkpoint has nothing below `h.{10..11}` (4 tensors)",
-        help="the checkpoint ends at h.9, the config asks for 11: one of the two is wrong",
+        help="the checkpoint ends at h.9, the config expects 11: one of the two is wrong",
         parameter="h.{10..11}",
         where=rule(4),
     )
@@ -106,7 +106,7 @@ def hostile() -> Report:
         [
             Diagnostic(
                 code="BU105",
-                message=f"nothing reads the tensor `{name}` [3]",
+                message=f"no rule reads the tensor `{name}` [3]",
                 help=f'say so in the adapter: drop("{name}", why="…")',
                 sources=(name,),
                 actual=name,
@@ -134,7 +134,7 @@ def unicode() -> Report:
 def crowd() -> Report:
     """60 errors and 12 warnings, more than a step of GitHub Actions shows."""
     errors = [
-        Diagnostic(code="BU105", message=f"nothing reads the tensor `x{k}.{{0..11}}`", sources=(f"x{k}.0",))
+        Diagnostic(code="BU105", message=f"no rule reads the tensor `x{k}.{{0..11}}`", sources=(f"x{k}.0",))
         for k in range(60)
     ]
     warnings = [

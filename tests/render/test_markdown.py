@@ -70,7 +70,7 @@ NAMES = st.text(st.sampled_from("a`|\\<>&*_[]()!~#@$:/.-+{}\n \"'w"), max_size=2
 @example(name="a", help="[x](https://w.w) ![y](https://w.w/z.png) [x][y]")
 @example(name="a`[x](w)`b", help="<https://w.w> https://w.w www.w.w *a* _b_ ~~c~~ &lt;")
 def test_no_name_breaks_out(name: str, help: str) -> None:
-    finding = Diagnostic(code="BU105", message=f"nothing reads the tensor `{name}` [3]", help=help, parameter=name)
+    finding = Diagnostic(code="BU105", message=f"no rule reads the tensor `{name}` [3]", help=help, parameter=name)
     text = render("markdown", Report("tiny", [finding]))
     html = PARSER.render(text)
     assert set(re.findall("<([a-z0-9]+)", html)) <= ALLOWED - {"br"}

@@ -24,7 +24,7 @@ SHAPE = Diagnostic(
     actual="float16 [768, 3072]",
     file="model.safetensors",
 )
-UNREAD = Diagnostic(code="BU105", message="nothing reads the tensor `x` [3]", sources=("x",))
+UNREAD = Diagnostic(code="BU105", message="no rule reads the tensor `x` [3]", sources=("x",))
 SQUARE = Diagnostic(
     code="BU107", severity=Severity.WARNING, message="`c_proj.weight` is square", help="run `bringup verify`"
 )
@@ -60,7 +60,7 @@ def test_full_shows_the_rule_and_the_parameter(sited: Diagnostic) -> None:
 
 
 def test_full_without_sites() -> None:
-    assert findings_text([UNREAD], PLAIN) == "error[BU105]: nothing reads the tensor `x` [3]\n\n"
+    assert findings_text([UNREAD], PLAIN) == "error[BU105]: no rule reads the tensor `x` [3]\n\n"
 
 
 def test_a_site_whose_source_is_gone_is_still_named(sited: Diagnostic, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_concise_is_one_line_each_errors_first(sited: Diagnostic) -> None:
     assert render("concise", Report("gpt2", [SQUARE, sited, UNREAD])).splitlines() == [
         "rules.py:3: error[BU102] `h.{0..11}.mlp.c_fc.weight` is [768, 3072], the rule expects [3072, 768]"
         " (the checkpoint stores [in, out]; write that, the transpose follows)",
-        "error[BU105] nothing reads the tensor `x` [3]",
+        "error[BU105] no rule reads the tensor `x` [3]",
         "warning[BU107] `c_proj.weight` is square (run `bringup verify`)",
         "gpt2: 2 errors, 1 warning",
     ]

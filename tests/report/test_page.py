@@ -113,7 +113,7 @@ def test_findings_stand_first_with_their_lines(compiled: Record, small: Job):
     shapes["extra"] = next(iter(shapes.values()))._replace(name="extra")
     broken = words(page(planned_record(open_job(checkpoint=replace(small.checkpoint, headers=shapes)))))
     assert "1 error" in broken
-    assert "nothing reads the tensor extra" in broken
+    assert "no rule reads the tensor extra" in broken
     assert broken.index("BU105") < broken.rindex("Where each parameter came from")
 
 

@@ -29,7 +29,7 @@ def test_prefill_lengths_beyond_the_longest_prompt_are_not_compiled(job, most, b
 
 @pytest.mark.parametrize("most", [0, -1, 513, 1.5, "9"])
 def test_what_is_no_length(job, most):
-    with pytest.raises(BringupError, match=r"BU024: `max_input_len` does not take"):
+    with pytest.raises(BringupError, match=r"BU024: .*`max_input_len`"):
         layout_of(job.graph, 512, max_input_len=most)
 
 

@@ -84,7 +84,7 @@ async def serving(
     worker = intake.worker = Worker(lambda: opened, intake.publish)
     try:
         worker.start()
-        intake.most = opened.interface.max_batch_size + limits.queue
+        intake.limit = opened.interface.max_batch_size + limits.queue
         service = Service(
             batch=opened, tokenizer=tokenizer if chat else Tokenizer(tokenizer.backend, tokenizer.eos),
             models=Models("exact", []), intake=intake, metrics=Metrics(lambda: worker.figures), limits=limits,

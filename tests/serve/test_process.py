@@ -177,7 +177,7 @@ def test_errors_are_those_of_the_official_client(process):
     async def scenario() -> None:
         async with client(process) as api:
             settings: dict[str, Any] = {"model": "tiny", "prompt": "w1", "max_tokens": 1}
-            with pytest.raises(openai.NotFoundError, match="there is no model `french`"):
+            with pytest.raises(openai.NotFoundError, match="unknown model `french`"):
                 await api.completions.create(**settings | {"model": "french"})
             with pytest.raises(openai.BadRequestError, match="tokens do not fit"):
                 await api.completions.create(**settings | {"prompt": "w1 " * 200})

@@ -59,7 +59,7 @@ def parse_header(path: Path, name: str, head: bytes) -> Header:
     if head[:6] != MAGIC or len(head) < PREFIX:
         raise bad(path, name, "has no header of numpy")
     if head[6] not in (1, 2, 3):
-        raise bad(path, name, f"is of version {head[6]} of the format; 1, 2 and 3 are known")
+        raise bad(path, name, f"is of version {head[6]} of the format; 1, 2 and 3 are supported")
     start, length = _place(head)
     if length > MAX_HEADER or start + length > len(head):
         raise bad(path, name, f"has a header of {length:,} bytes, which does not fit")

@@ -86,7 +86,7 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, dtype: str | No
     if len(sizes) > MAX_AXES or len(sizes) != len(steps):
         raise PickleError(f"a tensor has {len(sizes)} sizes and {len(steps)} strides")
     if not all(map(_is_size, (offset, *sizes, *steps))):
-        raise PickleError("a size, stride or offset of a tensor is not an integer from 0 on")
+        raise PickleError("a size, stride or offset of a tensor is not an integer of at least 0")
     if metadata:  # {"conj": True} or {"neg": True}: torch would compute the values
         raise PickleError("a tensor is a conjugate or negative view; save `tensor.resolve_conj().resolve_neg()`")
     element = dtype or storage.dtype

@@ -54,7 +54,7 @@ class PickleBytes:
     def sized(self, form: str) -> bytes:
         length = self.number(form)
         if length > MAX_STRING or length < 0:
-            raise PickleError(f"a string at byte {self.at} has {length:,} bytes; {MAX_STRING:,} is the most")
+            raise PickleError(f"a string at byte {self.at} has {length:,} bytes; the limit is {MAX_STRING:,}")
         self.charge(60 + 4 * length)
         return self.take(length)
 

@@ -214,7 +214,7 @@ class _Machine(PickleBytes):
     def long(self, form: str) -> None:
         length = self.number(form)
         if not 0 <= length <= MAX_DIGITS:
-            raise PickleError(f"an integer at byte {self.at} has {length:,} bytes; {MAX_DIGITS} is the most")
+            raise PickleError(f"an integer at byte {self.at} has {length:,} bytes; the limit is {MAX_DIGITS}")
         self.push(int.from_bytes(self.take(length), "little", signed=True))
 
 

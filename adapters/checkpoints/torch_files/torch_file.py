@@ -70,7 +70,7 @@ def read_torch(path: Path) -> TorchFile:
             raise _bad(path, str(error)) from None
         raise fail(
             "BU204",
-            f"`{path}` refers to `{error.name}`, which is not part of a state dict; nothing of it was run",
+            f"`{path}` refers to `{error.name}`, which is not part of a state dict; no code of it was run",
             help=f"do not load this file unless you trust who wrote it; {STATE}",
             file=str(path),
         ) from None
@@ -86,7 +86,7 @@ def _zip(path: Path) -> TorchFile:
     if f"{folder}constants.pkl" in members:
         raise _bad(path, "it is a TorchScript program", STATE)
     if pickled.nbytes > MAX_PICKLE or pickled.method != STORED:
-        raise _bad(path, f"`{short(pickled.name)}` has {pickled.nbytes:,} bytes; {MAX_PICKLE:,}, stored, is the most")
+        raise _bad(path, f"`{short(pickled.name)}` has {pickled.nbytes:,} bytes; the limit is {MAX_PICKLE:,}, stored")
     root, _ = unpickle(read_member(path, pickled, MAX_PICKLE), 0, NAMES, storage_of)
     order = members.get(f"{folder}byteorder")
     word = read_member(path, order, 16) if order else b"little"
@@ -128,7 +128,7 @@ def _legacy(path: Path) -> TorchFile:
             file.seek(at)
             count = file.read(8)
             if key not in kinds or len(count) < 8 or key in places:
-                raise _bad(path, f"its storage `{short(key)}` is not there, there twice, or part of no tensor")
+                raise _bad(path, f"its storage `{short(key)}` is missing, duplicated or not part of a tensor")
             (numel,) = struct.unpack("<q", count)
             if not 0 <= numel * kinds[key] <= size - at - 8:
                 raise _bad(path, f"its storage `{short(key)}` of {numel} elements does not fit into the file")

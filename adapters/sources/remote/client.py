@@ -57,20 +57,22 @@ class Client:
     ranged: bool = True
     pause: Callable[[float], None] = field(default=time.sleep)
 
-    def whole(self, url: str, most: int) -> bytes:
-        """A small file. Raises BU913 to BU915, and BU916 for more than `most` bytes."""
+    def read_small(self, url: str, limit: int) -> bytes:
+        """A small file. Raises BU913 to BU915, and BU916 for more than `limit` bytes."""
 
         def read(response: http.client.HTTPResponse) -> bytes:
-            data = response.read(most + 1)
+            data = response.read(limit + 1)
             self.received += len(data)
-            if len(data) < min(most + 1, _length(response, 0)):
+            if len(data) < min(limit + 1, _length(response, 0)):
                 raise http.client.IncompleteRead(data)
             return data
 
         data = self._fetch(url, dict[str, str], read)
-        if len(data) > most:
+        if len(data) > limit:
             raise fail(
-                "BU916", f"`{url}` has more than {most:,} bytes", help="name another file: no such file is larger"
+                "BU916",
+                f"`{url}` has more than {limit:,} bytes",
+                help="name another file: files of this kind are smaller",
             )
         return data
 
@@ -175,7 +177,7 @@ class Client:
         except OSError:  # an error of a certificate is also a ValueError
             raise
         except ValueError as error:
-            message = f"the server of `{url}` answers what is not HTTP: {short(str(error))}"
+            message = f"the server of `{url}` did not answer in HTTP: {short(str(error))}"
             raise fail("BU915", message, help=_DOWNLOAD) from None
 
     @contextmanager
@@ -215,14 +217,14 @@ class Facts:
     tag: str
 
 
-_AGAIN = "check the address and the network, and run again: what is complete is not fetched again"
+_AGAIN = "check the address and the network, and run again: complete files are not fetched again"
 _DOWNLOAD = "download the file, and name it as the checkpoint"
 
 
 def refused(url: str, why: str) -> BringupError:
     """BU914: the server responded, and another attempt would get the same response."""
-    help = "check the address; for what is not public, set the token of its hub (HF_TOKEN)"
-    return fail("BU914", f"`{url}` is refused: {why}", help=help)
+    help = "check the address; for private files, set the token of its hub (HF_TOKEN)"
+    return fail("BU914", f"the server rejected `{url}`: {why}", help=help)
 
 
 def _unsafe(url: str, why: str) -> BringupError:

@@ -88,7 +88,7 @@ def _depth(path: str) -> int:
 
 def _json(client: Client, url: str) -> Mapping[str, Any]:
     try:
-        return strict_json(client.whole(url, MAX_TEXT))
+        return strict_json(client.read_small(url, MAX_TEXT))
     except ValueError as error:
         raise refused(url, f"its answer is not readable: {error}") from None
 

@@ -47,7 +47,7 @@ def itself() -> Iterator[Fact]:
     package = Path(__file__).parents[2]
     lost = [name for name in ("graphs", "adapters", "compile") if find_spec(f"bringup.{name}") is None]
     if lost:
-        text = f"`bringup.{lost[0]}` is not there: the installation is incomplete"
+        text = f"`bringup.{lost[0]}` is missing: the installation is incomplete"
         yield Fact("checkout", str(package.parent), text, "pip install --force-reinstall --no-deps bringup", MAIN_JOB)
     elif (package.parent / "pyproject.toml").is_file():
         links = [package / name for name in ("graphs", "adapters", "compile")]

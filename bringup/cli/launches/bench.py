@@ -35,7 +35,7 @@ class _Counts(click.ParamType[list[int]]):
             return value
         words = value.split(",")
         if not all(word.isdecimal() and int(word) for word in words):
-            self.fail(f"`{value}` is not a list of integers from 1 on; write 32,512")
+            self.fail(f"`{value}` is not a list of positive integers; write 32,512")
         return [int(word) for word in words]
 
 
@@ -51,7 +51,7 @@ def _default(values: Sequence[int]) -> str:
 @click.option("--input", "taken", type=COUNTS, metavar="N,N", help=f"Tokens of prompts [{_default(INPUTS)}].")
 @click.option("--output", "new", type=click.IntRange(1), metavar="N", help=f"New tokens of each sequence [{OUTPUT}].")
 @click.option("--batch", "batches", type=COUNTS, metavar="B,B", help=f"Sequences at a time [{_default(BATCHES)}].")
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, metavar="N")
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Measured rounds.")
 @click.option("--warmup", type=click.IntRange(0), default=1, show_default=True, metavar="N", help="Warm-up rounds.")
 @click.option("--against", type=OneOf(PEERS), multiple=True, metavar="ENGINE",
               help="Another engine to measure: transformers, torch.compile or llama.cpp (repeatable).")  # fmt: skip

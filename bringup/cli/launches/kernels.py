@@ -26,7 +26,7 @@ def command() -> None:
 @command.command("test")
 @click.argument("bundle", type=BUNDLE)
 @click.option("--format", "format_", type=OneOf(FORMATS), default="text", show_default=True, metavar="FORMAT",
-              help="text, json.")  # fmt: skip
+              help="Output format: text or json.")  # fmt: skip
 def test(bundle: Path, format_: str) -> None:
     """Run each kernel of BUNDLE in an emulator, and compare it with the reference. Exits with 1 on a finding.
 

@@ -49,9 +49,9 @@ def chosen_lora(loras: Mapping[str, str], name: str | None, *, batched: bool) ->
             raise click.UsageError('--lora-name is for one prompt; in the file of --batch write "lora": "NAME"')
         return None
     if name is not None and name not in loras:
-        raise click.UsageError(f"there is no LoRA `{name}`; write --lora {name}=PATH")
+        raise click.UsageError(f"unknown LoRA `{name}`; write --lora {name}=PATH")
     if name is None and len(loras) > 1:
-        raise click.UsageError("there are several LoRAs; choose one with --lora-name NAME")
+        raise click.UsageError("several LoRAs are loaded; select one with --lora-name NAME")
     return name or next(iter(loras), None)
 
 
@@ -67,7 +67,7 @@ def _paths(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ..
         if not (name and equals and path):
             raise click.BadParameter(f"`{value}` is not NAME=PATH; write --lora french=./french-lora")
         if name in found:
-            raise click.BadParameter(f"two LoRAs are called `{name}`; give each its own name")
+            raise click.BadParameter(f"two LoRAs have the name `{name}`; use different names")
         found[name] = path
     return found
 

@@ -13,12 +13,12 @@ def of_usage(error: click.ClickException) -> BringupError:
     """BU023 for unknown or missing words, BU024 for an invalid value of an option."""
     ctx = error.ctx if isinstance(error, click.UsageError) else None
     path = ctx.command_path if ctx else "bringup"
-    help = f"`{path} --help` shows what there is"
+    help = f"`{path} --help` lists the options"
     if isinstance(error, click.exceptions.NoSuchCommand):
         known = ctx.command.list_commands(ctx) if ctx and isinstance(ctx.command, click.Group) else []
         name = f"{path} {error.command_name}".removeprefix("bringup ")
-        hint = did_you_mean(error.command_name, known) or f"there are {', '.join(known)}"
-        return fail("BU023", f"there is no command `{name}`", help=hint)
+        hint = did_you_mean(error.command_name, known) or f"the commands are {', '.join(known)}"
+        return fail("BU023", f"unknown command `{name}`", help=hint)
     if isinstance(error, click.NoSuchOption):
         known = [name for parameter in ctx.command.get_params(ctx) for name in parameter.opts] if ctx else []
         hint = _instead_of(error.option_name, [name for name in known if name.startswith("-")])

@@ -28,7 +28,14 @@ VARIABLE = "BRINGUP_API_KEY"
 @click.argument("bundle", type=BUNDLE)
 @serve_lora_option
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="H", help="The address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, metavar="P")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    metavar="P",
+    help="The port to listen on; 0: any free one.",
+)
 @click.option(
     "--api-key",
     metavar="KEY",

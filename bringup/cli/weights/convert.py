@@ -29,10 +29,17 @@ class Words(Named, Ranks):
 @job_options
 @click.option("--to", type=OneOf(TO), default="graph", show_default=True, help="The form to write; see above.")
 @click.option("--target", type=TARGET, default="cpu", show_default=True, metavar="T", help="The target of --to layout.")
-@click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True)
+@click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True, help="Dtype of the parameters.")
 @rank_options
 @click.option("--rank", type=click.IntRange(0), metavar="R", help="Only this rank; default: all of them.")
-@click.option("--format", "form", type=OneOf(["safetensors", "npz"]), default="safetensors", show_default=True)
+@click.option(
+    "--format",
+    "form",
+    type=OneOf(["safetensors", "npz"]),
+    default="safetensors",
+    show_default=True,
+    help="File format.",
+)
 @click.option("--layered", is_flag=True, help="Read and write layer by layer instead of in the order of the files.")
 @click.option("-o", "--out", type=FOLDER, required=True, metavar="DIR", help="Output folder.")
 @click.option("--force", is_flag=True, help="Replace a folder that an earlier convert wrote.")

@@ -16,7 +16,9 @@ from bringup.render.words import plural, table
 @click.argument("first", type=CHECKPOINT, metavar="A")
 @click.argument("second", type=CHECKPOINT, metavar="B")
 @click.option("--headers", is_flag=True, help="Compare names, shapes and dtypes only, and read no weights.")
-@click.option("--format", "form", type=OneOf(["text", "json"]), default="text", help="text or json.")
+@click.option(
+    "--format", "form", type=OneOf(["text", "json"]), default="text", show_default=True, help="Output format."
+)
 def command(first: str, second: str, headers: bool, form: str) -> int:
     """Print the differences between A and B. Exits with 1 if there are any.
 

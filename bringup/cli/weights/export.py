@@ -27,8 +27,8 @@ def command(with_dropped: str | None, out: Path, force: bool, **named: Unpack[Na
     """Write the weights of MODEL, or of a bundle, in the layout of their original checkpoint.
 
     Tensors that the model reads have their original bytes; files, their order and their metadata are those of the
-    checkpoint. If the checkpoint of a bundle has moved, name it with --checkpoint: only its headers are read. It is an
-    error, which lists the rules, if a rule rounds values or has no inverse.
+    checkpoint. If the checkpoint of a bundle has moved, name it with --checkpoint: only its headers are read. If
+    rules round values or have no inverse, the command fails and lists them.
 
     With --quantize, and for a bundle that was compiled with it, matrices are written as codes and scales in a published
     format: int8, int4, mxfp4 and fp8 with a scale for each row in that of compressed-tensors, fp8 in blocks in that of

@@ -19,10 +19,10 @@ from bringup.cli.parameters.words import CHECKPOINT
     "-o", "--out", type=click.Path(path_type=Path), metavar="DIR", help="Output folder; default: the family's name."
 )
 def command(checkpoint: str, revision: str | None, name: str | None, out: Path | None) -> None:
-    """Draft graph, adapter, dialect and test of an architecture that no family supports.
+    """Draft the graph, adapter, dialect and test of an architecture that no family supports.
 
     Reads config.json, and names and shapes of the tensors; no weights. A rule is written only if the checker proves it.
-    Questions that names and shapes leave open are printed, and are comments in the files that begin with `# ?`.
+    Questions that names and shapes do not answer are printed, and are comments in the files that begin with `# ?`.
     docs/adding-a-model.md explains the next steps.
     """
     from bringup.adapters.sources.open_checkpoint import open_checkpoint

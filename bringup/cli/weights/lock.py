@@ -21,7 +21,7 @@ REQUEST = ("model", "checkpoint", "config", "adapter", "also", "allow_config", "
 
 @click.command("lock")
 @job_options
-@click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True)
+@click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True, help="Dtype of the parameters.")
 @click.option("-o", "--out", type=FILE, metavar="FILE", help="Write the lock to FILE.")
 @click.option("--check", "locked", type=FILE, metavar="FILE", help="Compare with the lock in FILE, and in FILES.")
 @click.argument("files", nargs=-1, type=click.Path())
@@ -30,7 +30,7 @@ def command(out: Path | None, locked: Path | None, files: tuple[str, ...], **nam
 
     Commit the file to your repository. In CI, `bringup lock --check FILE` plans the model again, from headers only, and
     fails if a name, a shape, an axis or a rule has changed, in the adapter or in the checkpoint. Model and checkpoint
-    are taken from the file if they are not named. Further arguments that end in .lock are FILES to check as well, as
+    are read from the file if they are omitted. Further arguments that end in .lock are FILES to check as well, as
     pre-commit passes them.
     """
     from bringup.compile.convert.lock import lock_of, write_lock

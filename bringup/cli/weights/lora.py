@@ -36,7 +36,7 @@ def command() -> None:
 def _base_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The adapter, and its base as in other commands; `--model` is an alternative to the argument."""
     function = job_options(function)
-    option = click.option("--model", "named", type=MODEL, metavar="MODEL", help="As the argument MODEL.")
+    option = click.option("--model", "named", type=MODEL, metavar="MODEL", help="The same as the argument MODEL.")
     return click.argument("lora", metavar="ADAPTER", type=ADAPTER)(option(function))
 
 

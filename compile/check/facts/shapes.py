@@ -135,7 +135,7 @@ def _diagnostic(plan: Plan, off: Off | None, facts: list[Problem], words: Config
         keys = [f"`{key}`" for key in named]
         message += f" ({' and '.join(keys)} of the config)" if keys else ""
         help = (
-            f"correct {' or '.join(keys) or f'the size that the config gives `{off.axis}`'}, "
+            f"correct {' or '.join(keys) or f'the size of `{off.axis}` in the config'}, "
             "or the checkpoint belongs to another config"
         )
         if off.axis == "vocab" and off.found > off.wanted:

@@ -112,7 +112,7 @@ def _unread(plan: Plan, unruled: set[str]) -> dict[Place, list[_Matrix]]:
     of_parts = {name for each in parts.values() for name in each.values()}
     matrices: dict[Place, list[_Matrix]] = {}
     for plain, each in parts.items():
-        with_plain = plain in bits or plan.wanted.get(plain) in unruled
+        with_plain = plain in bits or plan.required.get(plain) in unruled
         infos = tuple(plan.headers[name] for name in (*each.values(), *([plain] if with_plain else ())))
         size = max(bits.get(info.name, total_bits(info)) for info in infos)
         matrix = _Matrix(infos, quantised=True, size=size)

@@ -36,8 +36,8 @@ def otherwise(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
     names = [name for parts in matrices.values() for name in parts.values()]
     finding = Diagnostic(
         code="BU137",
-        message=f"config.json says {quoted(words)}, and the checkpoint stores {listed(matrices)} otherwise",
-        help=f"as its tensors are, say so in `quantization_config`: {found}",
+        message=f"config.json sets {quoted(words)}, but the checkpoint stores {listed(matrices)} otherwise",
+        help=f"set `quantization_config` as the tensors require: {found}",
         parameter=parameters_of(plan, matrices),
         sources=tuple(names),
         expected=quoted(words),
@@ -53,8 +53,8 @@ def incomplete(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
     for part, names in turned(plan).items():
         finding = Diagnostic(
             code="BU137",
-            message=f"config.json says {quoted(words)}, and the checkpoint has {listed(names)} with rows for columns",
-            help=f"save `{part}` as the format has it",
+            message=f"config.json sets {quoted(words)}, but the checkpoint has {listed(names)} transposed",
+            help=f"save `{part}` in the layout of the format",
             parameter=parameters_of(plan, parts_of(names)),
             sources=tuple(names),
             **stored(plan, names),
@@ -63,11 +63,11 @@ def incomplete(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
     for part, names in lacking(plan).items():
         matrices = parts_of(names)
         others = _instead(plan, names)
-        called = f"; is it what is called `{others[0].rpartition('.')[2]}` there?" if others else ""
+        called = f"; is it stored as `{others[0].rpartition('.')[2]}`?" if others else ""
         finding = Diagnostic(
             code="BU137",
-            message=f"config.json says {quoted(words)}, and the checkpoint stores {listed(matrices)} without `{part}`",
-            help=f"give the checkpoint that has them, or say how this one is quantised{called}",
+            message=f"config.json sets {quoted(words)}, but the checkpoint stores {listed(matrices)} without `{part}`",
+            help=f"give the checkpoint that has them, or state how this one is quantised{called}",
             parameter=parameters_of(plan, matrices),
             sources=tuple(names),
             expected=part,
@@ -105,10 +105,10 @@ def unquantised(job: Job, words: Mapping[str, object], *, stated: bool) -> Itera
     parts = dict.fromkeys(part for each in found.values() for part in each)
     lacking = f" without {', '.join(f'`{part}`' for part in parts)}" if parts else ""
     row = by_method(str(words.get("quant_method", "")))
-    some = found and len(found) < sum(1 for name in plan.wanted if part_of(name))
+    some = found and len(found) < sum(1 for name in plan.required if part_of(name))
     finding = Diagnostic(
         code="BU137",
-        message=f"config.json says {quoted(words)}, and the checkpoint stores {listed(names)} as {dtypes}{lacking}",
+        message=f"config.json sets {quoted(words)}, but the checkpoint stores {listed(names)} as {dtypes}{lacking}",
         help=(
             "if these modules were not converted, list them in `modules_to_not_convert` of `quantization_config`"
             if some
@@ -134,7 +134,7 @@ def of_another(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
     plan = job.plan
     if len({p.code for p in plan.problems}) + bool(plan.unread) < 2:
         return
-    stems = {part[0] for name in bare_names(plan, plan.wanted) if (part := part_of(name))}
+    stems = {part[0] for name in bare_names(plan, plan.required) if (part := part_of(name))}
     wrong: dict[str, set[str]] = {}
     for code, names in [*((p.code, p.sources) for p in plan.problems), ("unread", plan.unread)]:
         for name in bare_names(plan, names):
@@ -151,7 +151,7 @@ def of_another(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
     matrices = {plain: {**scales[plain], **({"weight": plain} if plain in headers else {})} for plain in others}
     row = format_of(part for each in matrices.values() for part in each)
     tensors = {name for plain in stems for name in (plain, *parts.get(plain, {}).values())}
-    wanted = {name for name in bare_names(plan, plan.wanted) if (part := part_of(name)) and part[0] in stems}
+    wanted = {name for name in bare_names(plan, plan.required) if (part := part_of(name)) and part[0] in stems}
     as_stored = {
         headers.get(plain, plain): {part: headers[name] for part, name in each.items()}
         for plain, each in scales.items()
@@ -161,9 +161,9 @@ def of_another(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
     sources = [headers[name] for each in matrices.values() for name in each.values()]
     finding = Diagnostic(
         code="BU137",
-        message=f"config.json says {quoted(words)}, and {len(others)} matrices are in another format"
+        message=f"config.json sets {quoted(words)}, and {len(others)} matrices are in another format"
         f"{f' ({row.name})' if row else ''}: {listed(others)} have {', '.join(f'`{part}`' for part in have)}",
-        help=f'say so in config.json: "quantization_config": {json.dumps(proposed)}'
+        help=f'set it in config.json: "quantization_config": {json.dumps(proposed)}'
         if proposed and reads(job, proposed)
         else "give the `quantization_config` that the converter of these files wrote",
         parameter=parameters_of(plan, others),
@@ -176,4 +176,4 @@ def of_another(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
 
 
 def _matrices(plan: Plan) -> list[str]:
-    return [name for name, info in plan.headers.items() if name in plan.wanted and len(info.shape) > 1]
+    return [name for name, info in plan.headers.items() if name in plan.required and len(info.shape) > 1]

@@ -36,7 +36,7 @@ def foreign(job: Job, words: Mapping[str, object], unruled: Collection[str]) -> 
     lacking = {frozenset(parts) for parts in absent.values()}
     formats: dict[str, tuple[Format, dict[str, Mapping[str, str]]]] = {}
     for plain, parts in parts_of(plan.headers).items():
-        if plain not in touched or any(name in plan.wanted for name in parts.values()):
+        if plain not in touched or any(name in plan.required for name in parts.values()):
             continue
         row = format_of(parts, method)
         if row is None or any(name in unruled for name in parts.values()):
@@ -66,7 +66,7 @@ def _renamed(plan: Plan, plain: str, parts: Mapping[str, str], absent: Parts) ->
 
 def _elsewhere(plan: Plan, plain: str, parts: Mapping[str, str], lacking: Container[Collection[str]]) -> bool:
     """Whether rules read matrices in this format, and none of this name: names are wrong, not the format."""
-    return frozenset(parts) in lacking and plain not in plan.wanted
+    return frozenset(parts) in lacking and plain not in plan.required
 
 
 def _finding(job: Job, words: Mapping[str, object], row: Format, matrices: Parts, caches: Sequence[str]) -> Diagnostic:
@@ -91,10 +91,10 @@ def _finding(job: Job, words: Mapping[str, object], row: Format, matrices: Parts
 def _advice(job: Job, words: Mapping[str, object], row: Format, matrices: Parts) -> str:
     proposed = None if words else words_for(job.plan, row, matrices)
     if proposed and reads(job, proposed):
-        return f'say so in config.json: "quantization_config": {json.dumps(proposed)}'
+        return f'set it in config.json: "quantization_config": {json.dumps(proposed)}'
     if words.get("quant_method") in row.methods and reads(job, words):
         return (
-            "these modules are taken as not converted: correct the list of them in `quantization_config`, or give "
+            "these modules are listed as unquantised: correct the list in `quantization_config`, or give "
             "their plain weights"
         )
     how = f" ({row.dequantise})" if row.dequantise else ""

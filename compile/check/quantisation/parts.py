@@ -61,7 +61,7 @@ class OddParts:
                 plan,
                 self.large,
                 "has scales with which its values are hundreds of times those of any trained matrix",
-                "were they saved as what values are divided by, where the format multiplies, or the other way round?",
+                "they may be reciprocals: some formats multiply by the scale, others divide by it",
             )
         common = set[int]().union(*self.zeros.values())
         if len(common) == 1 and (middle := _next_to_middle(*common)):

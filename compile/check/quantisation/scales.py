@@ -119,10 +119,10 @@ def _finding(plan: Plan, group: Sequence[Scales]) -> Diagnostic:
         help = f"if all of the checkpoint are so, set `{first.key}` to {_in_words(found, first.key)} in config.json"
     else:
         message = (
-            f"{names} is {list(first.found)}, which no block size gives of a matrix {list(first.matrix)}; "
+            f"{names} is {list(first.found)}, which matches no block size of a matrix {list(first.matrix)}; "
             f"`{first.key}` is {block}"
         )
-        help = "one scale a tensor or row is another format; were the scales saved for another matrix?"
+        help = "one scale for each tensor or row is another format; were the scales saved for another matrix?"
     return Diagnostic(
         code="BU102",
         message=message,

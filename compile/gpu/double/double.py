@@ -46,7 +46,7 @@ class Double(Kernels):
         }
         name = attribute.name.removeprefix("CU_DEVICE_ATTRIBUTE_")
         if name not in known:
-            raise Refused(INVALID_VALUE, f"the double does not know the attribute {name}")
+            raise Refused(INVALID_VALUE, f"the emulated driver has no attribute {name}")
         return known[name]
 
     @call

@@ -92,7 +92,7 @@ class Kernels(Memory):
         self.not_capturing()
         digest = hashlib.sha256(image).hexdigest()
         if digest not in self._programs:
-            raise Refused(NO_BINARY, "the cubin is none of the bundle's: its PTX is not known")
+            raise Refused(NO_BINARY, "the cubin is not part of the bundle, so its PTX is unknown")
         program = _program(self._programs[digest])
         _check_table(image, program)
         return self.CUmodule(self.new(LoadedModule(program, program.kernel.name)))

@@ -42,7 +42,7 @@ class Memory(Streams):
     def cuMemFree(self, address: Any) -> None:
         self.not_capturing()
         if int(address) not in self._sizes:
-            raise Refused(INVALID_VALUE, f"{int(address):#x} is not the begin of an allocation")
+            raise Refused(INVALID_VALUE, f"{int(address):#x} is not the start of an allocation")
         self.drain_all()
         del self._sizes[int(address)]
         self.device.free(int(address))

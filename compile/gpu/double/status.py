@@ -40,7 +40,7 @@ class Statuses:
         """Types and enumerations of cuda.bindings. Raises AttributeError for a function that is not emulated."""
         if name.startswith("CU") and "_types" in self.__dict__:
             return getattr(self._types, name)
-        raise AttributeError(f"the double of the CUDA driver has no `{name}`")
+        raise AttributeError(f"the emulated CUDA driver has no `{name}`")
 
     def ended(self, function: Callable[[], Any], name: str) -> tuple[Any, ...]:
         """Runs the function of this name. Returns its status, and its value if it has one."""

@@ -93,7 +93,7 @@ class Streams(Statuses):
     def cuEventRecord(self, event: Any, stream: Any) -> None:
         queue = self.queue(stream)
         if queue.captured is not None:
-            raise Refused(CAPTURE, "the double captures no events")
+            raise Refused(CAPTURE, "the emulated driver does not capture events")
         queue.record(self.found(event, Happening))
 
     @call

@@ -80,7 +80,7 @@ class Driver(ABC):
         Must be called before other functions if another thread may have called last. Raises BU617 after `close`.
         """
         if not self._open:
-            help = "load the bundle again: its memory on the device was given back"
+            help = "load the bundle again: its device memory was freed"
             raise fail("BU617", "the executor is closed", help=help)
         self._make_current()
 

@@ -11,9 +11,9 @@ OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY, hipErrorOutOfMemory
 _STICKY = "the program's memory on the device is lost; start again"
 _FINDS = "`bringup kernels test` of a bundle for `cuda:sm_80` to `cuda:sm_90` finds which"
 _HELP = {
-    218: "the emulator does not know this PTX: `--executor gpu` or `--executor reference` runs the bundle",
+    218: "the emulator does not support this PTX: `--executor gpu` or `--executor reference` runs the bundle",
     209: "the kernels are for another GPU: compile the model again for this one",
-    700: f"a kernel accessed memory that is not its own; {_FINDS}",
+    700: f"a kernel accessed memory outside its buffers; {_FINDS}",
     719: f"a kernel failed; {_STICKY}",
 }
 
@@ -34,8 +34,8 @@ def failure(api: Any, names: Names, call: str, status: Any) -> BringupError:
     name, text = (_text(getattr(api, each)(status)) for each in (names.error_name, names.error_text))
     if int(status) == OUT_OF_MEMORY:
         help = "compile with a smaller --max-seq-len or --max-batch-size, or use a GPU with more memory"
-        return fail("BU618", f"the device has no memory left: {call} gave {name}", help=help)
-    message = f"{call} gave {name or int(status)}{f': {text}' if text else ''}"
+        return fail("BU618", f"out of device memory: {call} returned {name}", help=help)
+    message = f"{call} returned {name or int(status)}{f': {text}' if text else ''}"
     return fail("BU617", message, help=_HELP.get(int(status), "`bringup doctor` shows the driver and its version"))
 
 

@@ -85,7 +85,7 @@ class HipLibrary:
         elif name in SIGNATURES:
             found = _function(self._library, name)
         else:
-            raise AttributeError(f"`{name}` is no function of HIP that has a signature here")
+            raise AttributeError(f"`{name}` is not a HIP function with a declared signature")
         setattr(self, name, found)
         return found
 

@@ -96,7 +96,7 @@ class LaunchRunner:
 
         self._run(calls, buffers, Seen(), observers, {"copies": "latest"})
         found = [each.result() for each in watched]
-        return next((f"; stored by {each}" for each in reversed(found) if each), "; nothing stores it")
+        return next((f"; stored by {each}" for each in reversed(found) if each), "; no launch stores it")
 
     def _run(
         self,
@@ -144,7 +144,7 @@ class LaunchRunner:
             seen.findings += [each for each in program.early_reads if each not in seen.findings]
         left = np.flatnonzero(device.read(counters, np.uint8, (min(scratch, COUNTERS),)))
         if left.size:
-            seen.findings.append(f"it leaves a counter that is not zero: {SCRATCH} + {left[0]}")
+            seen.findings.append(f"it leaves a nonzero counter: {SCRATCH} + {left[0]}")
         return {name: device.read(addresses[name], np.uint8, (each.nbytes,)) for name, each in buffers.items()}
 
     def _program(self, digest: str) -> Program:

@@ -66,7 +66,7 @@ def _to_blocks(code: Code, node: Node, name: str, index: Index) -> Value:
 
 def _rows_of_experts(code: Code, node: Node, name: str, index: Index) -> Value:
     """The expert and the row of each block, if every block has a single row: one block for each choice, in order."""
-    chosen = node.argument("chosen_NK")
+    chosen = node.argument("selected_NK")
     if node.argument("R") != 1 or not isinstance(chosen, View):
         raise NotTaken
     choices = chosen.shape[1]

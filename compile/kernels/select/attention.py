@@ -29,7 +29,7 @@ def attention(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall
         softcap=number(node, "softcap"),
         sinks=argument_of(graph, node, "sinks_H"),
         slopes=argument_of(graph, node, "slopes_H"),
-        chosen=argument_of(graph, node, "chosen_NL"),
+        chosen=argument_of(graph, node, "selected_NL"),
     )
     return (attention_call(found, capability),) if found.is_taken(capability) else None
 

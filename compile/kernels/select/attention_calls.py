@@ -150,7 +150,7 @@ def _prefill(attention: Attention, capability: str) -> KernelCall:
         **{"positions_N": attention.step.positions, "starts": attention.step.starts},
         **attention.rows(),
         **{"out_NHV": attention.out, "scale": attention.scale},
-        **{"sinks_H": attention.sinks, "slopes_H": attention.slopes, "chosen_NL": attention.chosen},
+        **{"sinks_H": attention.sinks, "slopes_H": attention.slopes, "selected_NL": attention.chosen},
     }
     sizes = {"N": tokens, "B": attention.step.sequences, "QUERIES": tiles.rows, "KEYS": tiles.keys}
     grid = (-(-tokens // tiles.rows), heads, attention.step.sequences + 1)
@@ -185,7 +185,7 @@ def _decode(attention: Attention, capability: str, begin: int) -> KernelCall:
         **parts,
     }
     constants = attention.constants() | {
-        **{"SPLITS": splits, "WIDTH": power_of_two(splits), "LEAST": tiles.least},
+        **{"SPLITS": splits, "WIDTH": power_of_two(splits), "LEAST": tiles.min_tiles},
         **{"HEADS": tiles.rows, "KEYS": tiles.keys, "KNOWN": attention.is_known and channels <= WIDEST},
     }
     grid = (splits, programs, sequences)

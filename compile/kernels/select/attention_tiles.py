@@ -31,10 +31,10 @@ class Tiles:
 
     def splits(self, programs: int, keys: int) -> int:
         """The number of splits of a sequence's keys. `programs`: number of programs without splits."""
-        return max(1, min(-(-PROGRAMS // programs), -(-keys // (self.least * self.keys)), MOST_SPLITS))
+        return max(1, min(-(-PROGRAMS // programs), -(-keys // (self.min_tiles * self.keys)), MOST_SPLITS))
 
     @property
-    def least(self) -> int:
+    def min_tiles(self) -> int:
         """Minimum number of tiles of keys in a split: computing these takes no longer than combining two splits."""
         return 2 if self.keys <= 32 else max(1, 256 // self.keys)
 

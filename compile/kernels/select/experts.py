@@ -27,7 +27,7 @@ def experts(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, 
 
 
 def _rows_of_experts(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
-    chosen, number, rows = (node.argument(key) for key in ("chosen_NK", "experts", "R"))
+    chosen, number, rows = (node.argument(key) for key in ("selected_NK", "experts", "R"))
     if not isinstance(chosen, View) or not isinstance(number, int) or not isinstance(rows, int):
         return None
     source = graph.buffers[chosen.buffer]

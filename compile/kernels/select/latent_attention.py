@@ -40,7 +40,7 @@ def latent_attention(graph: OpGraph, group: Group, capability: str) -> tuple[Ker
         out=mixed,
         step=step_of(graph, node),
         scale=number(node, "scale") or 0.0,
-        chosen=argument_of(graph, node, "chosen_NL"),
+        chosen=argument_of(graph, node, "selected_NL"),
     )
     if not attention.is_taken(capability):
         return None

@@ -33,7 +33,7 @@ def attention_prefill(
     scale,
     sinks_H,
     slopes_H,
-    chosen_NL,
+    selected_NL,
     N: tl.constexpr,
     B: tl.constexpr,
     H: tl.constexpr,
@@ -124,8 +124,8 @@ def attention_prefill(
         seen = (distance <= 0) & is_key[None, :]
         if WINDOW is not None:
             seen = seen & (distance > -WINDOW)
-        if chosen_NL is not None:
-            chosen = chosen_NL + token.to(tl.int64)[:, None] * LENGTH + key[None, :]
+        if selected_NL is not None:
+            chosen = selected_NL + token.to(tl.int64)[:, None] * LENGTH + key[None, :]
             seen = seen & (tl.load(chosen, mask=seen, other=0) != 0)
         scores = tl.where(seen, scores, -INFINITY)
         shares, top, factor = shares_of(scores, top)

@@ -139,7 +139,7 @@ class Emitter:
         blocks = b.udiv(b.add(count, I64(each - 1)), I64(each))
 
         def bound(part: Value) -> Value:
-            return self.least(b.mul(b.udiv(b.mul(blocks, part), self.parts), I64(each)), count)
+            return self.minimum(b.mul(b.udiv(b.mul(blocks, part), self.parts), I64(each)), count)
 
         return bound(self.part), bound(b.add(self.part, I64(1)))
 
@@ -150,11 +150,11 @@ class Emitter:
             found = ir.Function(self.module, ir.FunctionType(F64, [F64] * len(arguments)), name)
         return self.b.call(found, arguments)
 
-    def least(self, one: Value, other: Value) -> Value:
+    def minimum(self, one: Value, other: Value) -> Value:
         """The smaller of two i64."""
         return self.b.select(self.b.icmp_signed("<", one, other), one, other)
 
-    def most(self, one: Value, other: Value) -> Value:
+    def maximum(self, one: Value, other: Value) -> Value:
         """The larger of two i64."""
         return self.b.select(self.b.icmp_signed(">", one, other), one, other)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from bringup.compile.llvm.ir.code import Code, Formula, Index, Kind, is_real, kind_of
 from bringup.compile.llvm.ir.emitter import I64, Value, real, size_of
-from bringup.compile.llvm.ir.functions import absolute, least, most, rsqrt, sqrt
+from bringup.compile.llvm.ir.functions import absolute, maximum, minimum, rsqrt, sqrt
 from bringup.compile.llvm.ir.one import ONE, WHOLE, from_library
 from bringup.compile.llvm.ir.places import PLACES, kind_of_result
 from bringup.compile.schedule.graph.op_graph import Argument, Node, View
@@ -35,7 +35,7 @@ def _one(code: Code, node: Node, index: Index) -> Value:
 
 
 def _sign(code: Code, value: Value) -> Value:
-    return code.e.least(code.e.most(value, I64(-1)), I64(1))
+    return code.e.minimum(code.e.maximum(value, I64(-1)), I64(1))
 
 
 def _gelu(code: Code, node: Node, index: Index) -> Value:
@@ -52,13 +52,13 @@ def _negative(code: Code, node: Node, index: Index) -> Value:
 def _absolute(code: Code, node: Node, index: Index) -> Value:
     kind = kind_of_result(code, node)
     value = code.argument(node.arguments[0], index, kind)
-    return absolute(code.e, value) if is_real(kind) else code.e.most(value, code.b.neg(value))
+    return absolute(code.e, value) if is_real(kind) else code.e.maximum(value, code.b.neg(value))
 
 
 def _relu(code: Code, node: Node, index: Index) -> Value:
     kind = kind_of_result(code, node)
     value = code.argument(node.arguments[0], index, kind)
-    return most(code.e, real(0.0, value), value) if is_real(kind) else code.e.most(value, I64(0))  # NaN stays NaN
+    return maximum(code.e, real(0.0, value), value) if is_real(kind) else code.e.maximum(value, I64(0))  # NaN stays NaN
 
 
 def _sum(code: Code, node: Node, index: Index) -> Value:
@@ -147,9 +147,9 @@ def _bounded(code: Code, value: Value, bound: Value, kind: Kind, is_maximum: boo
     if kind == "bool":
         return (code.b.or_ if is_maximum else code.b.and_)(value, bound)
     if is_real(kind):
-        found = (most if is_maximum else least)(code.e, bound, value)
+        found = (maximum if is_maximum else minimum)(code.e, bound, value)
         return code.b.select(code.b.fcmp_unordered("uno", bound, bound), bound, found)
-    return (code.e.most if is_maximum else code.e.least)(value, bound)
+    return (code.e.maximum if is_maximum else code.e.minimum)(value, bound)
 
 
 def _clamp(code: Code, node: Node, index: Index) -> Value:

@@ -29,9 +29,9 @@ def exp(e: Emitter, x: Value, *, is_below: bool = False) -> Value:
     if x.type == F64:
         return e.library("exp", [x])
     b = e.b
-    bounded = most(e, real(SMALLEST, x), x)
+    bounded = maximum(e, real(SMALLEST, x), x)
     if not is_below:
-        bounded = least(e, real(LARGEST, x), bounded)
+        bounded = minimum(e, real(LARGEST, x), bounded)
     shifted = e.multiply_add(bounded, real(LOG2_E, x), real(_ROUND, x))
     n = b.fsub(shifted, real(_ROUND, x))
     rest = e.multiply_add(n, real(-LN2_HIGH, x), bounded)
@@ -109,12 +109,12 @@ def absolute(e: Emitter, x: Value) -> Value:
     return e.intrinsic(f"llvm.fabs.{suffix(x)}", x.type, [x])
 
 
-def most(e: Emitter, one: Value, other: Value) -> Value:
+def maximum(e: Emitter, one: Value, other: Value) -> Value:
     """The maximum; `other` if either is NaN, as the instructions of processors define it."""
     return e.b.select(e.b.fcmp_ordered(">", one, other), one, other)
 
 
-def least(e: Emitter, one: Value, other: Value) -> Value:
+def minimum(e: Emitter, one: Value, other: Value) -> Value:
     """The minimum; `other` if either is NaN."""
     return e.b.select(e.b.fcmp_ordered("<", one, other), one, other)
 

@@ -19,7 +19,7 @@ def wrapped(code: Code, place: Value, size: int) -> Value:
     """An index on an axis of `size` elements: negative ones count from the end; those out of range are clamped."""
     below = code.b.icmp_signed("<", place, I64(0))
     place = code.b.select(below, code.b.add(place, I64(size)), place)
-    return code.e.least(code.e.most(place, I64(0)), I64(max(size - 1, 0)))
+    return code.e.minimum(code.e.maximum(place, I64(0)), I64(max(size - 1, 0)))
 
 
 def _same(code: Code, node: Node, index: Index) -> Value:
@@ -53,7 +53,7 @@ def _padded(code: Code, node: Node, index: Index) -> Value:
         assert isinstance(before, int)
         at = b.sub(index[axis], I64(before))
         inside = b.and_(inside, b.icmp_unsigned("<", at, I64(source.shape[axis])))
-        place[axis] = code.e.least(code.e.most(at, I64(0)), I64(source.shape[axis] - 1))
+        place[axis] = code.e.minimum(code.e.maximum(at, I64(0)), I64(source.shape[axis] - 1))
     kind = kind_of_result(code, node)
     around = code.argument(node.argument("value") or 0, (), kind)
     return b.select(inside, code.argument(source, tuple(place), kind), around)
@@ -91,7 +91,7 @@ def _cat(code: Code, node: Node, index: Index) -> Value:
         if not part.shape[axis] or len(part.shape) != len(index):
             continue
         own = b.sub(index[axis], I64(begin))
-        inside = code.e.least(code.e.most(own, I64(0)), I64(part.shape[axis] - 1))
+        inside = code.e.minimum(code.e.maximum(own, I64(0)), I64(part.shape[axis] - 1))
         value = code.argument(part, (*index[:axis], inside, *index[axis + 1 :]), kind)
         found = value if found is None else b.select(b.icmp_signed(">=", own, I64(0)), value, found)
         begin += part.shape[axis]

@@ -40,7 +40,7 @@ def given_rows(
             return e.load(x, settings["x"], b.add(source, k), lanes)
 
         with e.loop(I64(0), channels, COLUMNS) as begin:
-            end = e.least(b.add(begin, I64(COLUMNS)), channels)
+            end = e.minimum(b.add(begin, I64(COLUMNS)), channels)
             step, scale = step_and_scale(e, load, begin, end)
 
             def write(k: Value, lanes: int, load: Load = load, place: Value = place, by: Any = (step, scale)) -> None:

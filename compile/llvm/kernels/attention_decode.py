@@ -19,7 +19,7 @@ from typing import Any
 
 from bringup.compile.llvm.ir.blocks import blocks_of
 from bringup.compile.llvm.ir.emitter import F32, I64, POINTER, Cell, Emitter, Value, real, suffix, vector
-from bringup.compile.llvm.ir.functions import exp, most
+from bringup.compile.llvm.ir.functions import exp, maximum
 from bringup.compile.llvm.ir.pairs import LANES, add_pairs, adds_pairs, pairs_or_zeros
 from bringup.compile.llvm.ir.vectors import FOUR, four_sums, joined, parts_of
 from bringup.compile.llvm.kernels.ahead import Ahead
@@ -48,15 +48,15 @@ def attention_decode(e: Emitter, settings: Mapping[str, Any]) -> None:
     last = b.udiv(b.add(end, b.sub(parts, I64(1))), parts)
     with e.loop(b.udiv(begin, parts), last) as row:
         before = b.mul(row, parts)
-        low, high = e.most(b.sub(begin, before), I64(0)), e.least(b.sub(end, before), parts)
+        low, high = e.maximum(b.sub(begin, before), I64(0)), e.minimum(b.sub(end, before), parts)
         sequence, span = b.udiv(row, spans), b.urem(row, spans)
         position = keys.position(sequence)
         first, done = keys.first(position), b.mul(span, size)
         left = b.sub(b.sub(b.add(position, I64(1)), first), done)
         with b.if_then(b.icmp_signed(">", left, I64(0))):
-            place_of, count = _places(e, keys, sequence, b.add(first, done), e.least(left, size), tiles.end)
+            place_of, count = _places(e, keys, sequence, b.add(first, done), e.minimum(left, size), tiles.end)
             with e.loop(low, high, settings["parts"]) as start:
-                stop = e.least(b.add(start, I64(settings["parts"])), high)
+                stop = e.minimum(b.add(start, I64(settings["parts"])), high)
                 tiles.attend((sequence, span), position, start, stop, place_of, count)
     e.finish()
 
@@ -109,15 +109,15 @@ class _Tiles:
         with e.loop(I64(0), parts) as part:
             self._begin(row, b.mul(b.add(start, part), I64(self.together)), part)
         last = b.sub(count, I64(1))
-        with e.loop(I64(0), e.least(self.later_values.rows, count), FOUR) as at:  # prefetches the first values
-            rows = self.later_values.four(at, lambda at: self.keys.row(sequence, place_of(e.least(at, last))))
+        with e.loop(I64(0), e.minimum(self.later_values.rows, count), FOUR) as at:  # prefetches the first values
+            rows = self.later_values.four(at, lambda at: self.keys.row(sequence, place_of(e.minimum(at, last))))
             with e.loop(I64(0), parts) as part:
                 self.later_values.fetch(rows, e.load(self.value_at, "int64", part))
         with e.loop(I64(0), count, KEYS) as tile:
-            here = e.least(b.sub(count, tile), I64(KEYS))
+            here = e.minimum(b.sub(count, tile), I64(KEYS))
 
             def key(at: Value, tile: Value = tile) -> Value:
-                return place_of(e.least(b.add(tile, at), last))
+                return place_of(e.minimum(b.add(tile, at), last))
 
             self._score(sequence, position, b.mul(start, I64(self.together)), parts, here, key)
             with e.loop(I64(0), b.mul(parts, I64(self.together))) as own:
@@ -208,10 +208,10 @@ class _Tiles:
         row, size = e.at(self.scores, "float32", b.mul(own, I64(KEYS))), self._padded(count)
         largest = Cell(b, vector(lanes), real(LEAST, e.zero(lanes)))
         with e.loop(I64(0), size, lanes) as at:
-            largest.set(most(e, e.load(row, "float32", at, lanes), largest.get()))
+            largest.set(maximum(e, e.load(row, "float32", at, lanes), largest.get()))
         top = e.intrinsic(f"llvm.vector.reduce.fmax.{suffix(largest.get())}", F32, [largest.get()])
         before = e.load(self.tops, "float32", own)
-        top = most(e, top, before)
+        top = maximum(e, top, before)
         e.store(self.tops, "float32", own, top)
         total = Cell(b, vector(lanes), e.zero(lanes))
         with e.loop(I64(0), size, lanes) as at:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bringup.compile.llvm.ir.emitter import F32, I64, POINTER, Cell, Emitter, real, vector
-from bringup.compile.llvm.ir.functions import exp, most
+from bringup.compile.llvm.ir.functions import exp, maximum
 from bringup.compile.llvm.ir.vectors import parts_of
 from bringup.compile.llvm.kernels.keys import LEAST
 from bringup.compile.llvm.kernels.spans import inverse, spans_of
@@ -37,7 +37,7 @@ def attention_merge(e: Emitter, settings: Mapping[str, Any]) -> None:
         tops, totals = (e.at(first, "float32", I64(values + n)) for n in range(SPAN))
         top, total = Cell(b, F32, real(LEAST)), Cell(b, F32, real(0.0))
         with e.loop(I64(0), count) as span:
-            top.set(most(e, e.load(tops, "float32", b.mul(span, step)), top.get()))
+            top.set(maximum(e, e.load(tops, "float32", b.mul(span, step)), top.get()))
         with e.loop(I64(0), count) as span:
             at = b.mul(span, step)
             factor = exp(e, b.fsub(e.load(tops, "float32", at), top.get()), is_below=True)

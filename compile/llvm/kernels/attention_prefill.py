@@ -18,7 +18,7 @@ from llvmlite import ir
 from bringup.compile.llvm.ir.blocks import blocks_of
 from bringup.compile.llvm.ir.dtypes import I1
 from bringup.compile.llvm.ir.emitter import F32, I32, I64, Cell, Emitter, Value, real, vector
-from bringup.compile.llvm.ir.functions import exp, most
+from bringup.compile.llvm.ir.functions import exp, maximum
 from bringup.compile.llvm.ir.pairs import add_pairs, adds_pairs, last_pair, pairs_at
 from bringup.compile.llvm.ir.vectors import joined
 from bringup.compile.llvm.kernels.keys import LEAST, Keys
@@ -68,16 +68,16 @@ class _Piece:
         b, lanes = e.b, e.machine.lanes
         self.lanes, self.width = lanes, QUERY_VECTORS * lanes
         self.group = keys.group(head)
-        self.tokens = [e.least(b.add(token, I64(n)), b.sub(end, I64(1))) for n in range(self.width)]
+        self.tokens = [e.minimum(b.add(token, I64(n)), b.sub(end, I64(1))) for n in range(self.width)]
         places = [keys.position(each) for each in self.tokens]
         first, last = places[0], places[0]
         for place in places[1:]:
-            first, last = e.least(first, place), e.most(last, place)
+            first, last = e.minimum(first, place), e.maximum(last, place)
         self.first = keys.first(first)
         self.count = b.sub(b.add(last, I64(1)), self.first)
         narrow = [b.trunc(b.sub(place, self.first), I32) for place in places]
         self.at = self._vectors(narrow, I32)  # positions of the queries, relative to the first key
-        window = b.trunc(e.least(keys.window, I64((1 << 31) - 1)), I32)
+        window = b.trunc(e.minimum(keys.window, I64((1 << 31) - 1)), I32)
         self.begin = [b.sub(each, e.spread(window, lanes)) for each in self.at]  # the last key before each window
         settings = keys.settings
         self.pairs = adds_pairs(e.machine, {"x": settings["q"], "weight": settings["k"]})
@@ -98,12 +98,14 @@ class _Piece:
         e.each(I64(0), I64(size * self.width), lambda at, lanes: e.store(self.sums, "float32", at, e.zero(lanes)))
         # Larger than a masked score, so a masked key has weight 0 even if all keys are masked.
         least, sinks = real(LEAST / 2, e.zero(self.lanes)), self._sinks()
-        top = [Cell(b, vector(self.lanes), most(e, sinks[0], least) if sinks else least) for _ in range(QUERY_VECTORS)]
+        top = [
+            Cell(b, vector(self.lanes), maximum(e, sinks[0], least) if sinks else least) for _ in range(QUERY_VECTORS)
+        ]
         total = [Cell(b, vector(self.lanes), e.zero(self.lanes)) for _ in top]
         for cell, most_ in zip(total, top, strict=True) if sinks else ():
             cell.set(exp(e, b.fsub(sinks[0], most_.get()), is_below=True))
         with e.loop(I64(0), self.count, KEYS) as begin:
-            end = e.least(b.add(begin, I64(KEYS)), self.count)
+            end = e.minimum(b.add(begin, I64(KEYS)), self.count)
             self._tile(begin, end, top, total)
         for n, cell in enumerate(total):  # a query may attend to no selected key
             value = cell.get()
@@ -174,7 +176,7 @@ class _Piece:
                     seen = b.and_(seen, self._chosen(j, n))
                 score = b.select(seen, score, real(LEAST, score))
                 e.store(self.scores, "float32", self._place(b.sub(j, begin), n), score)
-                top[n].set(most(e, score, top[n].get()))
+                top[n].set(maximum(e, score, top[n].get()))
 
     def _products(self, at: Value, count: int) -> list[list[Value]]:
         """The dot products of `count` keys from `at` with all queries."""
@@ -214,8 +216,8 @@ class _Piece:
         e, b, size = self.e, self.e.b, self.keys.settings["values"]
         seen = e.load(self.seen, "int64", query)
         for n in range(1, TILE):
-            seen = e.most(seen, e.load(self.seen, "int64", b.add(query, I64(n))))
-        last = e.least(seen, end)
+            seen = e.maximum(seen, e.load(self.seen, "int64", b.add(query, I64(n))))
+        last = e.minimum(seen, end)
         places = [e.at(self.sums, "float32", b.mul(b.add(query, I64(n)), I64(size))) for n in range(TILE)]
         factors = [e.load(self.factors, "float32", b.add(query, I64(n))) for n in range(TILE)]
         vectors = max(len(block.starts) for block in self.blocks)
@@ -245,7 +247,7 @@ class _Piece:
     def _give(self) -> None:
         """Writes the sums, multiplied by their factors, to the rows of the tokens."""
         e, b, size = self.e, self.e.b, self.keys.settings["values"]
-        with e.loop(I64(0), e.least(I64(self.width), b.sub(self.end, self.token))) as n:
+        with e.loop(I64(0), e.minimum(I64(self.width), b.sub(self.end, self.token))) as n:
             row = b.mul(b.add(b.mul(b.add(self.token, n), self.keys.heads), self.head), I64(size))
             place, factor = e.at(self.sums, "float32", b.mul(n, I64(size))), e.load(self.factors, "float32", n)
             for block in self.blocks:

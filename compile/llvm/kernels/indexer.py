@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bringup.compile.llvm.ir.emitter import F32, I32, I64, POINTER, Cell, Emitter, Value, real
-from bringup.compile.llvm.ir.functions import most
+from bringup.compile.llvm.ir.functions import maximum
 from bringup.compile.llvm.select.sizes import BINS
 from bringup.graphs.core.step import BLOCK
 
@@ -28,7 +28,7 @@ def cached_rows(e: Emitter, settings: Mapping[str, Any]) -> None:
     cache, table, lengths, out = (e.slot(at, POINTER) for at in (0, 1, 2, 3))
     sequences, columns, width = (e.slot(at, I64) for at in (4, 5, 6))
     with e.loop(I64(0), sequences) as sequence:
-        begin, end = e.share(e.least(e.load(lengths, "int64", sequence), b.mul(columns, I64(BLOCK))))
+        begin, end = e.share(e.minimum(e.load(lengths, "int64", sequence), b.mul(columns, I64(BLOCK))))
         with e.loop(begin, end) as at:
             row = at
             if not settings["in_order"]:
@@ -58,7 +58,7 @@ def index_scores(e: Emitter, settings: Mapping[str, Any]) -> None:
                 before.set(b.add(before.get(), b.zext(ended, I64)))
             sequence = before.get()
         is_own = b.icmp_signed("<", sequence, sequences)
-        seen = e.least(b.add(e.load(positions, "int64", token), I64(1)), length)
+        seen = e.minimum(b.add(e.load(positions, "int64", token), I64(1)), length)
         begin, end = e.share(b.select(is_own, seen, I64(0)))
         with e.loop(begin, end) as at:
             key = e.at(k, settings["k"], b.add(b.mul(sequence, k_sequence), b.mul(at, k_row)))
@@ -69,7 +69,7 @@ def index_scores(e: Emitter, settings: Mapping[str, Any]) -> None:
                 def product(c: Value, lanes: int, query: Value = query, key: Value = key) -> Value:
                     return b.fmul(e.load(query, settings["q"], c, lanes), e.load(key, settings["k"], c, lanes))
 
-                score = most(e, e.sum(I64(0), channels, product), real(0.0))
+                score = maximum(e, e.sum(I64(0), channels, product), real(0.0))
                 weight = e.load(weights, settings["weights"], b.add(b.mul(token, stride), head))
                 total.set(e.multiply_add(score, weight, total.get()))
             e.store(out, "float32", b.add(b.mul(token, length), at), total.get())
@@ -88,7 +88,7 @@ def top_keys(e: Emitter, settings: Mapping[str, Any]) -> None:
     begin, end = e.share(tokens)
     with e.loop(begin, end) as token:
         own = e.at(scores, settings["scores"], b.mul(token, stride))
-        seen = e.least(b.add(e.load(positions, "int64", token), I64(1)), length)
+        seen = e.minimum(b.add(e.load(positions, "int64", token), I64(1)), length)
 
         def bits(at: Value, own: Value = own) -> Value:
             return _ordered(e, e.load(own, settings["scores"], at))
@@ -130,7 +130,7 @@ def _digit(e: Emitter, bits: Callable[[Value], Value], seen: Value, shift: int, 
         found.set(b.select(is_it, digit, found.get()))
         above.set(b.select(b.or_(is_it, b.icmp_signed(">=", found.get(), I64(0))), above.get(), through))
     room.set(b.sub(room.get(), above.get()))
-    prefix.set(b.or_(prefix.get(), b.shl(e.most(found.get(), I64(0)), I64(shift))))
+    prefix.set(b.or_(prefix.get(), b.shl(e.maximum(found.get(), I64(0)), I64(shift))))
 
 
 def _ordered(e: Emitter, value: Value) -> Value:

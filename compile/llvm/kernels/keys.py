@@ -48,7 +48,7 @@ class Keys:
     def first(self, position: Value) -> Value:
         """The first key that the query at a position attends to."""
         b = self.e.b
-        return self.e.most(I64(0), b.sub(b.add(position, I64(1)), self.window))
+        return self.e.maximum(I64(0), b.sub(b.add(position, I64(1)), self.window))
 
     def is_chosen(self, token: Value, at: Value) -> Value:
         """Whether a token's query may attend to the key at a position."""

@@ -34,7 +34,7 @@ def linear_tiles(e: Emitter, settings: Mapping[str, Any]) -> None:
 
     def numbers(row: Value, k: Value, lanes: int) -> Value:
         """Elements of the weight; rows past its end repeat the last one."""
-        place = e.at(weight, settings["weight"], b.mul(e.least(row, last), w_stride))
+        place = e.at(weight, settings["weight"], b.mul(e.minimum(row, last), w_stride))
         if not pairs:
             return e.load(place, settings["weight"], k, lanes)
         first = b.mul(k, I64(2))
@@ -59,7 +59,7 @@ def tiles(
     (x, bias, out), (x_stride, rows, columns, channels, most) = places, sizes
     wide = packed = e.at(e.scratch, "float32", I64(width))
     if not is_wide:
-        packed = e.at(wide, "float32", b.mul(e.least(rows, I64(BLOCK_ROWS)), channels))
+        packed = e.at(wide, "float32", b.mul(e.minimum(rows, I64(BLOCK_ROWS)), channels))
     steps = b.udiv(b.add(channels, I64(1)), I64(2)) if pairs else channels
     size = b.mul(steps, I64(width))
     begin, end = e.share(b.udiv(b.add(columns, I64(width - 1)), I64(width)))
@@ -68,7 +68,7 @@ def tiles(
         """Computes the thread's columns for rows `top` to `bottom`; `own` is the address of these rows."""
         whole = b.sub(bottom, b.srem(b.sub(bottom, top), I64(tile)))
         with e.loop(begin, end, most) as first:
-            last = e.least(b.add(first, most), end)
+            last = e.minimum(b.add(first, most), end)
             with e.loop(first, last) as panel:
                 place = e.at(packed, "float32", b.mul(b.sub(panel, first), size))
                 _pack(e, numbers, b.mul(panel, I64(width)), channels, place, pairs=pairs)
@@ -83,7 +83,7 @@ def tiles(
         block(I64(0), rows, x, x_stride)
     else:
         with e.loop(I64(0), rows, BLOCK_ROWS) as top:
-            bottom = e.least(b.add(top, I64(BLOCK_ROWS)), rows)
+            bottom = e.minimum(b.add(top, I64(BLOCK_ROWS)), rows)
             with e.loop(top, bottom) as row:
                 place, to = (b.mul(row, x_stride), b.mul(b.sub(row, top), channels))
                 source = e.at(x, settings["x"], place)

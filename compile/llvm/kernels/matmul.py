@@ -30,7 +30,7 @@ def matmul(e: Emitter, settings: Mapping[str, Any]) -> None:
     whole = b.sub(rows, b.srem(rows, I64(ROWS)))
     with e.loop(begin, end) as number:
         batch, first = b.udiv(number, each), b.mul(b.urem(number, each), width)
-        last = e.least(b.add(first, width), columns)
+        last = e.minimum(b.add(first, width), columns)
         source = e.at(x, settings["x"], b.mul(batch, x_batch))
         matrix = e.at(matrices, settings["matrices"], b.mul(batch, batch_stride))
         for start, stop, count in ((I64(0), whole, ROWS), (whole, rows, 1)):

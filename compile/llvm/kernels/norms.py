@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bringup.compile.llvm.ir.emitter import F32, F64, I64, POINTER, Cell, Emitter, Value, real
-from bringup.compile.llvm.ir.functions import exp, most, rsqrt
+from bringup.compile.llvm.ir.functions import exp, maximum, rsqrt
 
 
 def rms_norm(e: Emitter, settings: Mapping[str, Any]) -> None:
@@ -72,7 +72,7 @@ def softmax(e: Emitter, settings: Mapping[str, Any]) -> None:
     def row(x: Value, out: Value, width: Value) -> None:
         top = Cell(b, F32, real(float("-inf")))
         with e.loop(I64(0), width) as k:
-            top.set(most(e, top.get(), e.load(x, settings["x"], k)))
+            top.set(maximum(e, top.get(), e.load(x, settings["x"], k)))
         largest = top.get()
 
         def share(k: Value, lanes: int) -> Value:

@@ -37,7 +37,7 @@ class Best:
             at.set(b.select(taken, n, at.get()))
         self._last.set(value.get())
         self._at.set(at.get())
-        return e.most(at.get(), I64(0)), value.get()
+        return e.maximum(at.get(), I64(0)), value.get()
 
 
 def top_experts(e: Emitter, settings: Mapping[str, Any]) -> None:

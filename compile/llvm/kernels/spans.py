@@ -11,7 +11,7 @@ def most_spans(e: Emitter, keys: Keys, size: Value) -> Value:
     """The largest number of spans of a sequence; a span has `size` keys."""
     found = Cell(e.b, I64, I64(1))
     with e.loop(I64(0), keys.sequences) as sequence:
-        found.set(e.most(found.get(), spans_of(e, keys.position(sequence), keys.window, size)))
+        found.set(e.maximum(found.get(), spans_of(e, keys.position(sequence), keys.window, size)))
     return found.get()
 
 
@@ -33,4 +33,4 @@ def inverse(e: Emitter, total: Value) -> Value:
 def spans_of(e: Emitter, position: Value, window: Value, size: Value) -> Value:
     """The number of spans of `size` keys that a query at a position attends to."""
     b = e.b
-    return b.udiv(b.add(e.least(b.add(position, I64(1)), window), b.sub(size, I64(1))), size)
+    return b.udiv(b.add(e.minimum(b.add(position, I64(1)), window), b.sub(size, I64(1))), size)

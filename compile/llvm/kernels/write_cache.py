@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bringup.compile.llvm.ir.emitter import I64, POINTER, Emitter, Value, real
-from bringup.compile.llvm.ir.functions import least, most
+from bringup.compile.llvm.ir.functions import maximum, minimum
 
 LARGEST = {"float32": 3.4028234663852886e38, "bfloat16": 3.3895313892515355e38, "float16": 65504.0}  # finite
 
@@ -28,7 +28,7 @@ def write_cache(e: Emitter, settings: Mapping[str, Any]) -> None:
             value = e.load(source, settings["rows"], k, lanes)
             largest = LARGEST[settings["cache"]]
             if largest < LARGEST[settings["rows"]]:
-                value = most(e, real(-largest, value), least(e, real(largest, value), value))  # NaN stays NaN
+                value = maximum(e, real(-largest, value), minimum(e, real(largest, value), value))  # NaN stays NaN
             e.store(place, settings["cache"], k, value)
 
         e.each(I64(0), channels, write)

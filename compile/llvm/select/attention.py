@@ -30,7 +30,7 @@ def attention(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...
         return None
     node = group.nodes[0]
     q, k, v = (argument_of(graph, node, name) for name in ("q_NHK", "k_SGK", "v_SGV"))
-    sinks, slopes, chosen = (argument_of(graph, node, name) for name in ("sinks_H", "slopes_H", "chosen_NL"))
+    sinks, slopes, chosen = (argument_of(graph, node, name) for name in ("sinks_H", "slopes_H", "selected_NL"))
     assert q is not None
     assert k is not None
     assert v is not None

@@ -45,7 +45,7 @@ def _keep_best_groups(graph: OpGraph, node: Node) -> Call | None:
 
 
 def _rows_of_experts(graph: OpGraph, node: Node) -> Call | None:
-    chosen, number, height = argument_of(graph, node, "chosen_NK"), _whole(node, "experts"), _whole(node, "R")
+    chosen, number, height = argument_of(graph, node, "selected_NK"), _whole(node, "experts"), _whole(node, "R")
     assert chosen is not None
     if not chosen.is_dense:
         return None

@@ -92,12 +92,12 @@ class Body:
             self.scopes.append(_Scope(opened=self.line))
         elif statement == "}":
             if len(self.scopes) == 1:
-                raise Malformed("this brace closes nothing", self.line)
+                raise Malformed("unmatched closing brace", self.line)
             self.scopes.pop()
         elif statement.endswith(":"):
             name = statement[:-1]
             if name in self.scopes[-1].labels:
-                raise Malformed(f"label {name} is there twice", self.line)
+                raise Malformed(f"duplicate label {name}", self.line)
             self.scopes[-1].labels[name] = len(self.kernel.instructions)
         elif statement.startswith("."):
             self._directive(statement)
@@ -137,7 +137,7 @@ class Body:
             predicate, rest = Register(number, guard.startswith("!")), rest.strip()
         found = _OPCODE.match(rest)
         if found is None:
-            raise Malformed(f"this is no instruction: {text}", self.line)
+            raise Malformed(f"not an instruction: {text}", self.line)
         opcode = tuple(found[0].split("."))
         if opcode[0] not in forms():
             source = self.kernel.where_is(self.file, self.source_line)
@@ -196,7 +196,7 @@ class Body:
         if _NUMBER.match(text):
             return Immediate(text)
         if not re.fullmatch(r"[A-Za-z_$][\w$]*", text):
-            raise Malformed(f"this is no operand: {text or 'nothing'}", self.line)
+            raise Malformed(f"not an operand: {text or 'nothing'}", self.line)
         return Symbol(text)
 
     def _address(self, text: str) -> Address:
@@ -216,4 +216,4 @@ class Body:
             if label.name in scope.labels:
                 instruction.operands = (Target(scope.labels[label.name]),)
                 return
-        raise Malformed(f"label {label.name} is nowhere", instruction.ptx_line)
+        raise Malformed(f"undefined label {label.name}", instruction.ptx_line)

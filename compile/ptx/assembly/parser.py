@@ -29,12 +29,12 @@ def parse(text: str) -> Kernel:
     files = {int(found[1]): found[2].rsplit("/", 1)[-1] for found in _FILE.finditer(source)}
     target = _TARGET.search(source)
     if target is None:
-        raise Malformed("there is no .target", 1)
+        raise Malformed("no .target directive", 1)
     source = _HEADER.sub(_blank, _FILE.sub(_blank, source))
     entries = list(_ENTRY.finditer(source))
     if len(entries) != 1:
         line = _line(source, entries[1].start()) if entries else 1
-        raise Malformed(f"there are {len(entries)} kernels (.entry); a module has one", line)
+        raise Malformed(f"expected 1 kernel (.entry), found {len(entries)}", line)
     entry = entries[0]
     closing = source.find(")", entry.end())
     opening = source.find("{", entry.end())
@@ -121,5 +121,5 @@ def _threads(text: str, line: int) -> int:
     if not sizes:
         raise Unsupported(".entry", line, reason="the kernel has no .reqntid, so its block has no size")
     if any(size != 1 for size in sizes[1:]) or sizes[0] % 32:
-        raise Unsupported(f".reqntid {sizes}", line, reason="blocks have one dimension and whole warps")
+        raise Unsupported(f".reqntid {sizes}", line, reason="only one-dimensional blocks of full warps are supported")
     return sizes[0]

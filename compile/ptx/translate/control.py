@@ -57,5 +57,5 @@ def _wait(writer: BlockWriter, last: Instruction, after: int) -> str:
     identity, *count = (each.integer for each in last.operands if isinstance(each, Immediate))
     threads = count[0] if count else 0
     if not 0 <= identity < 16 or threads % 32:
-        raise writer.unsupported("barriers are 0 to 15, and their threads whole warps")
+        raise writer.unsupported("barriers are numbered 0 to 15, and their thread counts are multiples of 32")
     return f"return wait(mask, {writer.predicate}, {identity}, {threads}, {after}, {writer.here}, context)"

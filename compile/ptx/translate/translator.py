@@ -110,5 +110,5 @@ def _inputs(writer: BlockWriter, canonical: list[str]) -> list[str]:
 
 def _emit(writer: BlockWriter, instruction: Instruction) -> None:
     if instruction.base not in _EMITTERS:
-        raise writer.unsupported("the translator does not know it")
+        raise writer.unsupported("the translator does not support it")
     _EMITTERS[instruction.base](writer, instruction)

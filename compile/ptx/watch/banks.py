@@ -27,15 +27,15 @@ class BankUse:
     instruction: str
     requests: int = 0
     wavefronts: int = 0
-    least: int = 0
+    minimum: int = 0
 
     @property
     def excess(self) -> float:
         """Wavefronts divided by the minimum; 1.0 without conflicts."""
-        return self.wavefronts / max(self.least, 1)
+        return self.wavefronts / max(self.minimum, 1)
 
     def __str__(self) -> str:
-        counts = f"{self.requests} requests, {self.wavefronts} wavefronts, {self.least} without conflicts"
+        counts = f"{self.requests} requests, {self.wavefronts} wavefronts, {self.minimum} without conflicts"
         return f"{self.instruction}: {counts}"
 
 
@@ -74,7 +74,7 @@ class Banks(Observer):
         banks = np.arange(len(words))[:, None] * BANKS + words % BANKS
         counts = np.bincount(banks[first], minlength=BANKS * len(words)).reshape(-1, BANKS)
         use.wavefronts += int(counts.max(1).sum()) if len(words) else 0
-        use.least += int((-(-first.sum(1) // BANKS)).sum())
+        use.minimum += int((-(-first.sum(1) // BANKS)).sum())
 
     def result(self) -> tuple[BankUse, ...]:
         """The use of shared memory by instruction, in the order of their first execution."""

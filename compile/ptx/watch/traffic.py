@@ -41,7 +41,7 @@ class BufferTraffic:
 class AccessTraffic:
     """The accesses of one instruction to one buffer.
 
-    A request is that of one warp. `requested` bytes count each lane; `least` is the minimum number of sectors for the
+    A request is that of one warp. `requested` bytes count each lane; `minimum` is the minimum number of sectors for the
     requests.
     """
 
@@ -51,7 +51,7 @@ class AccessTraffic:
     requests: int = 0
     requested: int = 0
     sectors: int = 0
-    least: int = 0
+    minimum: int = 0
 
     @property
     def sectors_per_request(self) -> float:
@@ -60,7 +60,7 @@ class AccessTraffic:
 
     def __str__(self) -> str:
         action = "writes" if self.store else "reads"
-        sectors = f"{self.sectors_per_request:.2f} sectors, at least {self.least / max(self.requests, 1):.2f}"
+        sectors = f"{self.sectors_per_request:.2f} sectors, at least {self.minimum / max(self.requests, 1):.2f}"
         return f"{self.instruction} {action} {self.buffer}: {self.requests} requests of {sectors}"
 
 
@@ -99,7 +99,7 @@ class Traffic:
     @property
     def sector_excess(self) -> float:
         """Sectors divided by the minimum for the same requests; 1.0 is perfect."""
-        return self.sectors / max(sum(access.least for access in self.accesses), 1)
+        return self.sectors / max(sum(access.minimum for access in self.accesses), 1)
 
 
 class Bytes(Observer):
@@ -138,7 +138,7 @@ class Bytes(Observer):
         access.requests += 1
         access.requested += index.size * size
         access.sectors += sectors
-        access.least += -(-index.size * size // SECTOR)
+        access.minimum += -(-index.size * size // SECTOR)
 
     def _count(
         self, context: Context, instruction: Instruction, index: Any, mask: Mask, size: int, *, store: bool
@@ -151,7 +151,7 @@ class Bytes(Observer):
         access.requests += len(offsets)
         access.requested += lanes * size
         access.sectors += int(distinct(offsets >> 5).sum())
-        access.least += int((-(-distinct(offsets) * size // SECTOR)).sum())
+        access.minimum += int((-(-distinct(offsets) * size // SECTOR)).sum())
         self._mark(self._written if store else self._read, index if mask is None else offsets, size)
 
     @staticmethod

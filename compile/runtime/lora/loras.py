@@ -88,7 +88,11 @@ class Loras:
 def _affordable(slots: Slots, fraction: float, free: int) -> int:
     """The number of slots that fit in a fraction of free memory."""
     if not 0 < fraction <= 1:
-        raise fail("BU024", f"`lora_fraction` does not take {fraction}", help="give a number above 0, up to 1")
+        raise fail(
+            "BU024",
+            f"`lora_fraction` is {fraction}, not a number above 0 and up to 1",
+            help="pass a fraction, such as 0.5",
+        )
     room = int(fraction * free)
     if slots.count and room < slots.slot_bytes:
         message = f"a slot for a LoRA needs {slots.slot_bytes:,} bytes, and {fraction:.1%} of free memory is {room:,}"

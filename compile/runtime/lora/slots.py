@@ -53,7 +53,7 @@ class Slots:
         if not self.count:
             faults = {"the bundle was compiled without slots for LoRAs": [""]}
         elif not weights.factors:
-            faults["it has no factors, and would change nothing"] = [""]
+            faults["it has no factors"] = [""]
         if faults:
             raise BringupError(*(self._refused(name, why, parameters) for why, parameters in faults.items()))
 
@@ -78,9 +78,9 @@ class Slots:
         if specs is None:
             return "the bundle has no slots for it"
         if not factors.shape:
-            return f"its factors have shapes {list(factors.a.shape)} and {list(factors.b.shape)}: of no matrix"
+            return f"its factors have shapes {list(factors.a.shape)} and {list(factors.b.shape)}; they are no pair"
         if factors.shape != (shape := (*specs[0].shape[1:-2], specs[1].shape[-1], specs[0].shape[-1])):
-            return f"its factors are for {list(factors.shape)} and the parameter is {list(shape)}: of another base"
+            return f"its factors are for {list(factors.shape)}, but the parameter is {list(shape)}"
         if factors.rank > self.rank:
             return f"its rank is {factors.rank}, and the bundle's slots have {self.rank}"
         return "" if all(np.isfinite(array).all() for array in factors) else "its factors have NaN or infinity"

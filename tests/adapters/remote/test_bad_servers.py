@@ -75,7 +75,7 @@ def test_retries_are_bounded() -> None:
 
     pauses: list[float] = []
     with Server({}, busy) as server, pytest.raises(BringupError, match="BU913"):
-        Client(server.url, pause=pauses.append).whole(server.url, 100)
+        Client(server.url, pause=pauses.append).read_small(server.url, 100)
     assert len(server.requests) == client.ATTEMPTS
     assert len(pauses) == client.ATTEMPTS - 1
 
@@ -101,14 +101,14 @@ def test_headers_that_are_not_http(status: int, headers: dict[str, str], code: s
             Client(server.url, pause=lambda seconds: None).range(f"{server.url}/x", 0, 2)
         if status == 200:
             with pytest.raises(BringupError, match=code):
-                Client(server.url).whole(f"{server.url}/x", 2)
+                Client(server.url).read_small(f"{server.url}/x", 2)
 
 
 def test_pauses_grow(monkeypatch) -> None:
     monkeypatch.setattr(client, "FIRST_PAUSE", 0.2)
     pauses: list[float] = []
     with pytest.raises(BringupError, match="BU913"):
-        Client("http://127.0.0.1:1", pause=pauses.append).whole("http://127.0.0.1:1/x", 100)
+        Client("http://127.0.0.1:1", pause=pauses.append).read_small("http://127.0.0.1:1/x", 100)
     assert pauses == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2])
 
 

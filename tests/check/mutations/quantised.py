@@ -20,7 +20,7 @@ Spoil = Callable[[Trial], None]
 
 
 def _stored_as(form: str, *, said: bool = True) -> Spoil:
-    """Every matrix as a quantiser stores it; the config says so, or does not."""
+    """Every matrix as a quantiser stores it; the config states so, or does not."""
 
     def spoil(trial: Trial) -> None:
         trial.draft.tensors = quantised(trial.tensors, FORMS[form])

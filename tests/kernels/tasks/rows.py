@@ -76,7 +76,7 @@ def sorting() -> Task:
     chosen = f.array("chosen", f.random.integers(0, experts, (tokens, choices)), "int64", "value")
     blocks = (tokens * choices + experts * (rows - 1)) // rows
     shapes = {"expert": ((blocks,), "int64"), "row": ((tokens, choices), "int64")}
-    f.node("bringup.rows_of_experts.default", shapes, chosen_NK=chosen, experts=experts, R=rows)
+    f.node("bringup.rows_of_experts.default", shapes, selected_NK=chosen, experts=experts, R=rows)
     return task_of(f, "expert", "row")
 
 

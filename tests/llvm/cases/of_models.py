@@ -202,7 +202,7 @@ def _experts(dtype: str, height: int, each: int, r: Random, distribution: str, *
         f.arrays[name][[n for n in range(number) if n not in chosen]] = np.nan
     own = f.array("chosen", chosen, "int64", "temporary")
     shapes = {"expert": ((blocks,), "int64"), "row": ((tokens, each), "int64")}
-    expert = f.node("bringup.rows_of_experts.default", shapes, chosen_NK=own, experts=number, R=height)
+    expert = f.node("bringup.rows_of_experts.default", shapes, selected_NK=own, experts=number, R=height)
     row = View("row", (tokens, each), (each, 1))
     of_blocks = {"blocks_expert_B": expert, "blocks_row_NK": row, "blocks_rows": height}
     rows = f.node("bringup.to_blocks.default", {"b": ((blocks, height, m), dtype)}, x_Nm=x, **of_blocks)

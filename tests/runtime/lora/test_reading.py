@@ -68,7 +68,7 @@ def test_a_copy_of_another_head_is_refused(llama, bundle, tmp_path):
     for copy, refused in ((head, False), (head + 1e-3, True)):
         save_file({**tensors, "base_model.model.lm_head.base_layer.weight": copy}, folder / "adapter_model.safetensors")
         if refused:
-            with pytest.raises(BringupError, match=r"BU168.*is not what the base has for `lm_head.weight`"):
+            with pytest.raises(BringupError, match=r"BU168.*differs from `lm_head.weight`"):
                 batch.read_lora(folder)
         else:
             assert len(batch.read_lora(folder).factors) == 4

@@ -74,9 +74,9 @@ def test_wrong_words_are_named(gpt2, llama, bundle):
     one, two = (f"{name}={gpt2.loras['all']}" for name in ("one", "two"))
     cases = {
         ("--lora", "one"): "`one` is not NAME=PATH",
-        ("--lora", one, "--lora", one): "two LoRAs are called `one`",
-        ("--lora", one, "--lora", two): "there are several LoRAs = help: choose one with --lora-name NAME",
-        ("--lora", one, "--lora-name", "three"): "there is no LoRA `three`",
+        ("--lora", one, "--lora", one): "two LoRAs have the name `one`",
+        ("--lora", one, "--lora", two): "several LoRAs are loaded = help: select one with --lora-name NAME",
+        ("--lora", one, "--lora-name", "three"): "unknown LoRA `three`",
         ("--batch", "-", "--lora-name", "one"): "--lora-name is for one prompt = help: in the file of --batch write",
         ("--lora", f"one={llama.loras['plain']}"): "error[BU16",  # of another base: as `lora check` has it
     }

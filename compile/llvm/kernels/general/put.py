@@ -14,7 +14,7 @@ from typing import Any
 from bringup.compile.llvm.ir.code import Code, Index, Kind, kind_of
 from bringup.compile.llvm.ir.emitter import I64, POINTER, Emitter, Value
 from bringup.compile.llvm.ir.formulas import FORMULAS
-from bringup.compile.llvm.ir.functions import least, most
+from bringup.compile.llvm.ir.functions import maximum, minimum
 from bringup.compile.llvm.ir.places import listed_of, spread_of
 from bringup.compile.schedule.graph.op_graph import Buffer, Node, View
 from bringup.spec import Shape
@@ -57,9 +57,9 @@ def _together(code: Code, before: Value, value: Value, kind: Kind, rule: str) ->
         case "prod" | "multiply":
             return b.fmul(before, value) if real else b.mul(before, value)
         case _ if not real:
-            return (e.most if rule == "amax" else e.least)(before, value)
+            return (e.maximum if rule == "amax" else e.minimum)(before, value)
         case _:
-            found = (most if rule == "amax" else least)(e, value, before)
+            found = (maximum if rule == "amax" else minimum)(e, value, before)
             return b.select(b.fcmp_unordered("uno", value, value), value, found)
 
 

@@ -77,11 +77,11 @@ def _merged(e: Emitter, keys: Value, source: Value, target: Value, size: int, wi
     """Merges sorted runs of `width` into runs of twice that."""
     b = e.b
     with e.loop(I64(0), I64(size), 2 * width) as begin:
-        middle, end = (e.least(b.add(begin, I64(n * width)), I64(size)) for n in (1, 2))
+        middle, end = (e.minimum(b.add(begin, I64(n * width)), I64(size)) for n in (1, 2))
         left, right = Cell(b, I64, begin), Cell(b, I64, middle)
         with e.loop(begin, end) as at:
             i, j = left.get(), right.get()
-            one, other = (e.load(source, "int64", e.least(each, I64(size - 1))) for each in (i, j))
+            one, other = (e.load(source, "int64", e.minimum(each, I64(size - 1))) for each in (i, j))
             is_before = b.icmp_signed("<=", e.load(keys, "int64", one), e.load(keys, "int64", other))
             has_right = b.icmp_signed("<", j, end)
             takes_left = b.and_(b.icmp_signed("<", i, middle), b.or_(b.not_(has_right), is_before))

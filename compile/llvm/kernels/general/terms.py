@@ -114,7 +114,7 @@ def _convolution(code: Code, node: Node) -> Terms:
     b = code.b
     x, weight = (_view(value) for value in node.arguments[:2])
     bias, groups = node.argument("bias"), node.argument("groups")
-    stride, padding, dilation = (whole_numbers(node.argument(name)) for name in ("stride", "padding", "dilation"))
+    stride, padding, dilation = (integer_tuple(node.argument(name)) for name in ("stride", "padding", "dilation"))
     assert isinstance(groups, int)
     columns = weight.shape[0] // groups  # result channels of a group
     own: list[Kind] = [kind_of(code.buffers[view.buffer].dtype) for view in (x, weight)]
@@ -130,7 +130,7 @@ def _convolution(code: Code, node: Node) -> Terms:
             far = b.add(b.mul(here, I64(stride[n])), b.mul(tap, I64(dilation[n])))
             at_x = b.sub(far, I64(padding[n]))
             inside = b.and_(inside, b.icmp_unsigned("<", at_x, I64(size)))
-            place.append(code.e.least(code.e.most(at_x, I64(0)), I64(size - 1)))
+            place.append(code.e.minimum(code.e.maximum(at_x, I64(0)), I64(size - 1)))
         value = code.cast(code.at(x, tuple(place)), own[0], "double")
         by = code.cast(code.at(weight, (column, *at)), own[1], "double")
         return b.select(inside, b.fmul(value, by), F64(0.0))
@@ -141,7 +141,7 @@ def _convolution(code: Code, node: Node) -> Terms:
     return Terms(rule="sum", kind="double", sizes=weight.shape[1:], term=term, finish=finish)
 
 
-def whole_numbers(value: Argument) -> tuple[int, ...]:
+def integer_tuple(value: Argument) -> tuple[int, ...]:
     """A setting that is a list of integers."""
     assert isinstance(value, tuple)
     return tuple(int(each) for each in value if isinstance(each, int))

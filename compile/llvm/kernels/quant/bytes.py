@@ -115,7 +115,7 @@ class _Product:
         sums = [Cell(b, vector(LANES), e.zero(LANES)) for _ in range(CHAINS)]
         terms = {lanes: Cell(b, vector(lanes), e.zero(lanes)) for lanes in (e.machine.lanes, 1)}
         with e.loop(I64(0), self.blocks, BLOCKS_AT_ONCE) as begin:
-            end = e.least(b.add(begin, I64(BLOCKS_AT_ONCE)), self.blocks)
+            end = e.minimum(b.add(begin, I64(BLOCKS_AT_ONCE)), self.blocks)
             self._read_blocks(row, begin, end, terms)
             if self.is_one:
                 self._add_units(row, begin, end, lambda at, begin=begin: (self.scales, b.sub(at, begin)), sums)

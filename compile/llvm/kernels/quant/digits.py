@@ -148,7 +148,7 @@ class _Product:
         terms = [Cell(b, vector(8), e.zero(8)) for _ in ORDER] if self.stored.has_terms else []
         one = Cell(b, vector(8), e.zero(8)) if terms else None
         with e.loop(I64(0), self.blocks, ROWS) as begin:
-            end = e.least(b.add(begin, I64(ROWS)), self.blocks)
+            end = e.minimum(b.add(begin, I64(ROWS)), self.blocks)
             place = self._read_scales(first, begin, end, terms, one)
             with e.loop(begin, end) as block:
                 self._add_block(first, block, b.sub(block, place), sums)
@@ -167,7 +167,7 @@ class _Product:
         """
         e, b = self.e, self.b
         rows = [b.add(first, I64(row)) for row in ORDER]
-        place = begin if self.stored.outer else e.least(begin, b.sub(end, I64(ROWS)))
+        place = begin if self.stored.outer else e.minimum(begin, b.sub(end, I64(ROWS)))
         fits = b.icmp_signed("<=", b.add(place, I64(ROWS)), self.blocks)
         whole = b.and_(fits, b.icmp_signed(">=", place, I64(0)))
         with b.if_else(whole) as (all_of_them, some):

@@ -85,7 +85,7 @@ class _Product:
             for row in range(self.count):
                 e.store(self.terms, "float32", I64(row * lanes), e.zero(lanes))
         with e.loop(I64(0), self.blocks, BLOCKS_AT_ONCE) as begin:
-            end = e.least(b.add(begin, I64(BLOCKS_AT_ONCE)), self.blocks)
+            end = e.minimum(b.add(begin, I64(BLOCKS_AT_ONCE)), self.blocks)
             with e.loop(I64(0), I64(self.count)) as row:
                 self._read_blocks(b.add(first, row), row, begin, end)
             whole = b.sub(end, b.urem(b.sub(end, begin), I64(turns)))

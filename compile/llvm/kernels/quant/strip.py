@@ -45,7 +45,7 @@ class _Words:
         e, b = self.e, self.b
         blocks = b.udiv(self.channels, self.width)
         with e.loop(I64(0), blocks, BLOCKS_AT_ONCE) as begin:
-            end = e.least(b.add(begin, I64(BLOCKS_AT_ONCE)), blocks)
+            end = e.minimum(b.add(begin, I64(BLOCKS_AT_ONCE)), blocks)
             with e.loop(I64(0), I64(STRIP)) as row:
                 self._read(row, begin, end)
             with e.loop(begin, end) as block:

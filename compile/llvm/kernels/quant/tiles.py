@@ -26,7 +26,7 @@ def quant_tiles(e: Emitter, settings: Mapping[str, Any]) -> None:
         own = weight.matrix(matrix)
 
         def numbers(row: Value, k: Value, lanes: int) -> Value:
-            return own.numbers(e.least(row, last), k, lanes)
+            return own.numbers(e.minimum(row, last), k, lanes)
 
         sizes = (blocks.x_stride, blocks.rows, blocks.columns, blocks.channels, most)
         tiles(e, settings, numbers, (x, bias, out), sizes)

@@ -65,7 +65,7 @@ class Weight:
             def part(k: Value, lanes: int) -> None:
                 write(k, lanes, self.number(self.codes(row, k, lanes), scale, term, lanes))
 
-            e.each(begin, e.least(b.add(begin, width), channels), part)
+            e.each(begin, e.minimum(b.add(begin, width), channels), part)
 
     def numbers(self, row: Value, k: Value, lanes: int) -> Value:
         """Elements of columns from k, in float32; `lanes` divides k."""

@@ -1,0 +1,153 @@
+"""The metadata keys that llama.cpp's converter writes for a family, and the divisors of RoPE's frequencies.
+
+A docstring names the method of `convert_hf_to_gguf.py` that a function reproduces.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import gguf
+import numpy as np
+
+from tests.adapters.llama_cpp import Config
+
+
+def gpt2(writer: gguf.GGUFWriter, config: Config) -> None:
+    writer.add_block_count(config["n_layer"])
+    writer.add_context_length(config["n_positions"])
+    writer.add_embedding_length(config["n_embd"])
+    writer.add_feed_forward_length(4 * config["n_embd"])
+    writer.add_head_count(config["n_head"])
+    writer.add_layer_norm_eps(config["layer_norm_epsilon"])
+
+
+def bloom(writer: gguf.GGUFWriter, config: Config) -> None:
+    writer.add_context_length(config.get("seq_length", config["hidden_size"]))
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(4 * config["hidden_size"])
+    writer.add_block_count(config["n_layer"])
+    writer.add_head_count(config["n_head"])
+    writer.add_head_count_kv(config["n_head"])
+    writer.add_layer_norm_eps(config["layer_norm_epsilon"])
+
+
+def gpt_neox(writer: gguf.GGUFWriter, config: Config) -> None:
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    part, width = config["rope_parameters"]["partial_rotary_factor"], config["hidden_size"]
+    writer.add_rope_dimension_count(int(part * (width // config["num_attention_heads"])))
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_parallel_residual(config["use_parallel_residual"])
+    writer.add_layer_norm_eps(config["layer_norm_eps"])
+
+
+def glm(writer: gguf.GGUFWriter, config: Config) -> None:
+    """`Glm4MoeModel.set_gguf_parameters`."""
+    width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    writer.add_rope_dimension_count(int(width * config["rope_parameters"]["partial_rotary_factor"]))
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_nextn_predict_layers(0)
+    of_experts(writer, config)
+
+
+def of_experts(writer: gguf.GGUFWriter, config: Config) -> None:
+    """What the converters of GLM-4.5 and DeepSeek write alike."""
+    writer.add_expert_count(config["n_routed_experts"])
+    writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    writer.add_expert_shared_count(config["n_shared_experts"])
+    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    if config.get("norm_topk_prob"):
+        writer.add_expert_weights_norm(True)
+
+
+def deepseek(writer: gguf.GGUFWriter, config: Config) -> None:
+    """`DeepseekV2Model.set_gguf_parameters`: a latent row is the one key head."""
+    of_experts(writer, config)
+    if config["q_lora_rank"]:
+        writer.add_q_lora_rank(config["q_lora_rank"])
+    rank, turned = config["kv_lora_rank"], config["qk_rope_head_dim"]
+    writer.add_kv_lora_rank(rank)
+    set_key(writer, "attention.head_count_kv", 1)
+    set_key(writer, "attention.key_length", rank + turned)
+    set_key(writer, "attention.value_length", rank)
+    writer.add_key_length_mla(config["qk_nope_head_dim"] + turned)
+    writer.add_value_length_mla(config["v_head_dim"])
+    of_rope(writer, config)
+
+
+def deepseek_of_2024(writer: gguf.GGUFWriter, config: Config) -> None:
+    """As of llama.cpp before pull request 12801: `kv_b` is whole, and a head's lengths are its own."""
+    of_experts(writer, config)
+    writer.add_q_lora_rank(config["q_lora_rank"])
+    writer.add_kv_lora_rank(config["kv_lora_rank"])
+    set_key(writer, "attention.key_length", config["qk_nope_head_dim"] + config["qk_rope_head_dim"])
+    set_key(writer, "attention.value_length", config["v_head_dim"])
+    of_rope(writer, config)
+
+
+def of_rope(writer: gguf.GGUFWriter, config: Config) -> None:
+    writer.add_rope_dimension_count(config["qk_rope_head_dim"])
+    if all_dim := config["rope_parameters"].get("mscale_all_dim"):
+        writer.add_rope_scaling_yarn_log_mul(0.1 * all_dim)
+
+
+def v3(writer: gguf.GGUFWriter, config: Config) -> None:
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)  # `scoring_func` of the published config
+    deepseek(writer, config)
+
+
+def v32(writer: gguf.GGUFWriter, config: Config) -> None:
+    """`DeepseekV32Model.set_gguf_parameters`."""
+    v3(writer, config)
+    writer.add_nextn_predict_layers(0)
+    writer.add_indexer_head_count(config["index_n_heads"])
+    writer.add_indexer_key_length(config["index_head_dim"])
+    writer.add_indexer_top_k(config["index_topk"])
+
+
+def set_key(writer: gguf.GGUFWriter, key: str, value: int) -> None:
+    """A key that `hyperparameters` may have written: llama.cpp's converter changes the config before."""
+    name = f"{writer.arch}.{key}"
+    writer.kv_data[0].pop(name, None)
+    writer.add_uint32(name, value)
+
+
+def gpt_oss(writer: gguf.GGUFWriter, config: Config) -> None:
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_expert_feed_forward_length(config["intermediate_size"])
+
+
+def qwen(writer: gguf.GGUFWriter, config: Config) -> None:
+    """`QwenModel.set_gguf_parameters`, in the published config's sizes."""
+    width = config["hidden_size"] // config["num_attention_heads"]
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(2 * config["intermediate_size"])
+    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    writer.add_rope_dimension_count(width)
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+
+
+def exaone(writer: gguf.GGUFWriter, config: Config) -> None:
+    width = config["hidden_size"] // config["num_attention_heads"]
+    writer.add_rope_dimension_count(width)
+    rope = config["rope_parameters"]
+    if rope["rope_type"] == "llama3":
+        writer.add_tensor("rope_freqs.weight", np.array(list(llama3_factors(rope, width)), np.float32))
+
+
+def llama3_factors(rope: Config, width: int) -> Iterator[float]:
+    """`generate_extra_tensors`: what llama3 rope divides each frequency by."""
+    low, high, factor = rope["low_freq_factor"], rope["high_freq_factor"], rope["factor"]
+    for index in range(0, width, 2):
+        wavelength = 2 * math.pi * rope["rope_theta"] ** (index / width)
+        turns = rope["original_max_position_embeddings"] / wavelength
+        share = min(max((turns - low) / (high - low), 0.0), 1.0)
+        yield 1 / ((1 - share) / factor + share)

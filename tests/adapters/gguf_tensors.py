@@ -1,0 +1,73 @@
+"""The tensors that llama.cpp's converter changes for a family.
+
+A docstring names the method of `convert_hf_to_gguf.py` that a function reproduces.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.adapters.llama_cpp import Config, Tensors
+
+
+def transposed(tensors: Tensors, config: Config) -> Tensors:
+    """`GPT2Model.modify_tensors`."""
+    conv1d = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
+    return {name: np.ascontiguousarray(a.T) if name.endswith(conv1d) else a for name, a in tensors.items()}
+
+
+def one_after_another(tensors: Tensors, config: Config) -> Tensors:
+    """q, k and v of `BloomModel.modify_tensors` and `GPTNeoXModel.modify_tensors`, head by head."""
+    heads = config.get("n_head") or config["num_attention_heads"]
+    out: Tensors = {}
+    for name, array in tensors.items():
+        if "query_key_value" not in name:
+            out[name.removeprefix("transformer.")] = array
+            continue
+        width = len(array) // heads // 3
+        rows = [head * 3 * width + part * width + i for part in range(3) for head in range(heads) for i in range(width)]
+        out[name.removeprefix("transformer.")] = array[rows]
+    return out
+
+
+def split_kv_b(tensors: Tensors, config: Config) -> Tensors:
+    """`DeepseekV2Model.modify_tensors`, index by index."""
+    h, n, v = config["num_attention_heads"], config["qk_nope_head_dim"], config["v_head_dim"]
+    out: Tensors = {}
+    for name, array in tensors.items():
+        if not name.endswith("kv_b_proj.weight"):
+            out[name] = array
+            continue
+        heads = [array[head * (n + v) : (head + 1) * (n + v)] for head in range(h)]
+        out[name.replace("kv_b_proj", "k_b_proj")] = np.stack([head[:n].T for head in heads])
+        out[name.replace("kv_b_proj", "v_b_proj")] = np.stack([head[n:] for head in heads])
+    return out
+
+
+def apart(tensors: Tensors, config: Config) -> Tensors:
+    """`GptOssModel.modify_tensors`: matrices transposed, gate and up by turns, a `.weight` for the sinks."""
+    out: Tensors = {}
+    for name, array in tensors.items():
+        if name.endswith("sinks"):
+            out[f"{name}.weight"] = array
+        elif ".experts." not in name:
+            out[name] = array
+        else:
+            kind = "bias" if name.endswith("_bias") else "weight"
+            rows = array if kind == "bias" else array.swapaxes(1, 2)
+            base = name.removesuffix("_bias")
+            if base.endswith("gate_up_proj"):
+                out[base.replace("gate_up_proj", f"gate_proj.{kind}")] = rows[:, ::2]
+                out[base.replace("gate_up_proj", f"up_proj.{kind}")] = rows[:, 1::2]
+            else:
+                out[f"{base}.{kind}"] = rows
+    return out
+
+
+def fused(tensors: Tensors, config: Config) -> Tensors:
+    """q, k and v of Qwen2 as Qwen 1 has them: one after another in one tensor."""
+    out = {name: array for name, array in tensors.items() if not any(f".{x}_proj." in name for x in "qkv")}
+    for name in [name for name in tensors if ".q_proj." in name]:
+        whole = name.replace("model.layers", "transformer.h").replace("self_attn.q_proj", "attn.c_attn")
+        out[whole] = np.concatenate([tensors[name.replace("q_proj", f"{x}_proj")] for x in "qkv"])
+    return out
