@@ -21,7 +21,7 @@ FILES = {  # stem -> file, of kernels whose file has another name
     **dict.fromkeys(("rows_of_experts", "to_blocks", "from_blocks"), "expert_rows"),
     **dict.fromkeys(("cached_rows", "index_scores", "top_keys"), "indexer"),
     **dict.fromkeys(("lora_shrink", "lora_expand", "lora_lookup", "slots_to_blocks"), "lora"),
-    **{f"quant_{name}": f"quant.{name}" for name in ("bytes", "digits", "row", "rows", "tiles", "lookup")},
+    **{f"quant_{name}": f"quant.{name}" for name in ("along", "bytes", "digits", "row", "rows", "tiles", "lookup")},
     **{name: f"general.{name}" for name in ("fold", "scan", "sort", "put")},
 }
 ELEMENTS = ("elements", "fold")  # the kernels with scalar loops, which LLVM vectorises

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,6 +22,12 @@ FORMS = CASES | {
     "q6_k": Case(Form(codes="uint8", block=(1, 16), scale="int8", offset=32, outer=(1, 256))),
     "int4-rows": Case(Form(codes="int4", block=(1, 0)), 2, 8),
     "int4-128": Case(Form(codes="uint4", block=(1, 128), scale="float16", zero="uint4"), 2, 8),
+}
+# The same with the codes of 8 adjacent columns in a word, or of two in a byte.
+ALONG = {
+    f"{name}, along{values}": replace(FORMS[name], axis=1, values=values)
+    for name in ("q4_0", "q4_1", "q4_k", "int4", "int4-rows", "int4-128", "int4-zeros", "mxfp4", "nvfp4")
+    for values in (8, 2)
 }
 
 
@@ -46,7 +53,7 @@ class Product:
         self.f.given("x", (rows, channels + gap), dtype, "temporary")
         x = View("x", (rows, channels), (channels + gap, 1), gap)
         bias = self.f.given("b", (columns,), dtype)
-        self.weight = Weight(self.f, "w", FORMS[form], (columns, channels), dtype, activations)
+        self.weight = Weight(self.f, "w", (FORMS | ALONG)[form], (columns, channels), dtype, activations)
         shapes = {"y": ((rows, columns), dtype)}
         self.f.node("bringup.quant_linear.default", shapes, x=x, bias=bias, **self.weight.arguments)
         self.x = self.f.arrays["x"].astype(np.float64)[:, gap:]

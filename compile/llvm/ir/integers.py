@@ -7,7 +7,9 @@ All variants return the same integers: nothing is rounded, and callers ensure th
 
 from __future__ import annotations
 
-from bringup.compile.llvm.ir.emitter import I32, Emitter, Value, vector
+from functools import reduce
+
+from bringup.compile.llvm.ir.emitter import I16, I32, Emitter, Value, vector
 
 
 def add_products(e: Emitter, total: Value | None, one: Value, other: Value) -> Value:
@@ -38,3 +40,26 @@ def add_bytes(e: Emitter, total: Value, unsigned: Value, signed: Value) -> Value
     kind = total.type
     words = [e.b.bitcast(each, kind) for each in (unsigned, signed)]
     return e.intrinsic(f"llvm.x86.avx512.vpdpbusd.{32 * kind.count}", kind, [total, *words])
+
+
+def add_fours(e: Emitter, total: Value, unsigned: list[Value], signed: list[Value]) -> Value:
+    """total + unsigned · signed, summed in fours, of one or two vectors of u8 below 32 and i8; 4, 8 or 16 i32.
+
+    Without an instruction for `add_bytes`, pairs are summed in i16 first, those of both vectors.
+    """
+    b, kind = e.b, total.type
+    if adds_bytes(e, kind.count):
+        for one, other in zip(unsigned, signed, strict=True):
+            total = add_bytes(e, total, one, other)
+        return total
+    narrow = vector(2 * kind.count, I16)
+    pairs, fours = _MADD[kind.count]
+    found = [e.intrinsic(pairs, narrow, [one, other]) for one, other in zip(unsigned, signed, strict=True)]
+    return b.add(total, e.intrinsic(fours, kind, [reduce(b.add, found), narrow([I16(1)] * narrow.count)]))
+
+
+# By the number of i32 lanes: the instructions that add adjacent products of u8 and i8, and of i16.
+_MADD = {
+    4: ("llvm.x86.ssse3.pmadd.ub.sw.128", "llvm.x86.sse2.pmadd.wd"),
+    8: ("llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"),
+}

@@ -92,6 +92,10 @@ def _product(
         scratch = 4 * (64 + counts[1] * (channels * digits + 2 * channels // (8 * together)))
         own = {"vectors": together, "digits": digits, "at_once": 16 if machine.adds_bytes and together > 1 else 8}
         return (call("quant_digits", settings | own, given, scratch),)
+    if (words := _words(stored, channels, machine, rounded=rounded)) and (few if rounded else counts[1] == 1):
+        digits = 1 if rounded else 3
+        scratch = counts[1] * (channels * digits + channels)
+        return (call("quant_along", settings | {"words": words, "digits": digits}, given, scratch),)
     if rounded and counts[1] <= BYTES_ROWS and (unit := _unit(stored, channels)):
         row = channels // 2 + channels // unit + channels // (stored.block[2] or channels)
         return (call("quant_bytes", settings | {"unit": unit}, given, 4 * (BLOCKS_AT_ONCE + counts[1] * row)),)
@@ -134,14 +138,31 @@ def _together(stored: Stored, channels: int, machine: Machine, *, rounded: bool)
 
     16-bit accumulators hold 8 vectors of codes without overflow, or 4 of float4, which become 2 · value + 12.
     """
-    is_float4 = stored.code_dtype == "float4_e2m1fn"
     block = stored.block[2] or channels
-    words = stored.in_words == 8 and stored.bits == 4 and (is_float4 or not stored.has("table"))
-    if "avx2" not in machine.features or stored.indexed >= 0 or not words or channels % block:
+    if stored.in_words != 8 or not _are_integers(stored, machine) or channels % block:
         return 0
+    is_float4 = stored.code_dtype == "float4_e2m1fn"
     if rounded:
         return 4 if block % COLUMNS == 0 else 0
     return next((count for count in (4 if is_float4 else 8, 4, 2, 1) if block % (8 * count) == 0), 0)
+
+
+def _words(stored: Stored, channels: int, machine: Machine, *, rounded: bool) -> int:
+    """The number of words in a vector of `quant_along`; 0 if it does not support the weight."""
+    block = stored.block[2] or channels
+    is_along = stored.values > 1 and stored.axis == 2
+    if not is_along or not _are_integers(stored, machine) or channels % block or block % 8:
+        return 0
+    if rounded and channels % COLUMNS:
+        return 0
+    sizes = (16, 8, 4) if machine.adds_bytes else (8, 4)
+    return next((n for n in sizes if channels % (8 * n) == 0 and (block % (8 * n) == 0 or 8 * n % block == 0)), 0)
+
+
+def _are_integers(stored: Stored, machine: Machine) -> bool:
+    """Whether products with 4-bit codes are computed in integers: codes are integers or float4."""
+    has_values = not stored.has("table") or stored.code_dtype == "float4_e2m1fn"
+    return "avx2" in machine.features and stored.bits == 4 and stored.indexed < 0 and has_values
 
 
 def _embedding(graph: OpGraph, node: Node, machine: Machine, weight: Packed, stored: Stored, slots: Slots) -> Calls:

@@ -14,7 +14,7 @@ from tests.kernels.nodes import node_graph
 from tests.kernels.quant_weights import Weight
 from tests.llvm.cases.drawn import FLOATS, Draw, Drawn, Form, Random, Wanted, floats
 from tests.llvm.native import separate
-from tests.llvm.products import FORMS, in_int8
+from tests.llvm.products import ALONG, FORMS, in_int8
 from tests.llvm.test_indexer import step_of
 
 DISTRIBUTIONS = ("plain", "zeros", "tiny", "wide")
@@ -50,14 +50,15 @@ def attention(r: Random) -> Form:
 
 def quantised(r: Random) -> Form:
     """Products of activations in floats or in int8; blocks of experts; look-ups; whole parameters."""
-    form, way = str(r.choice(list(FORMS))), int(r.choice([0, 0, 0, 1, 2, 3]))
+    form, way = str(r.choice([*FORMS, *ALONG])), int(r.choice([0, 0, 0, 1, 2, 3]))
     dtype, activations = str(r.choice(["float32", "bfloat16"])), str(r.choice(["", "", "int8"]))
     activations = activations if way < 2 and form != "act-order" else ""
     rows, columns = int(r.choice([1, 1, 2, 3, 13, 18])), 16 * int(r.integers(1, 4))
-    channels = 256 * int(r.integers(1, 3)) if form in ("q4_k", "q6_k") else 128 * int(r.integers(1, 4))
+    columns -= int(r.integers(16)) if form in ALONG else 0
+    channels = 256 * int(r.integers(1, 3)) if form.startswith(("q4_k", "q6_k")) else 128 * int(r.integers(1, 4))
     lead = (3,) if way == 1 or (way == 3 and r.random() < 0.5) else ()
     f = Drawn(r)
-    weight = Weight(f, "w", FORMS[form], (*lead, columns, channels), dtype, activations)
+    weight = Weight(f, "w", (FORMS | ALONG)[form], (*lead, columns, channels), dtype, activations)
     numbers, parts = weight.numbers, dict(f.arrays)
 
     def draw(random: Random, distribution: str) -> Draw:

@@ -13,20 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import replace
-from functools import reduce
 from typing import Any
 
 from llvmlite import ir
 
-from bringup.compile.llvm.ir.emitter import F32, I8, I32, I64, Cell, Emitter, Value, real, vector
-from bringup.compile.llvm.ir.functions import absolute
+from bringup.compile.llvm.ir.emitter import I32, I64, Cell, Emitter, Value, real, vector
 from bringup.compile.llvm.ir.vectors import joined
-from bringup.compile.llvm.kernels.activations import factors, powers
 from bringup.compile.llvm.kernels.linear_tiles import transposed
-from bringup.compile.llvm.kernels.quant.dots import HALF_OF_12, WORDS, Dots
+from bringup.compile.llvm.kernels.quant.dots import Dots
 from bringup.compile.llvm.kernels.quant.rows import SLOTS, Blocks
-from bringup.compile.llvm.kernels.quant.weight import Weight, from_zero
+from bringup.compile.llvm.kernels.quant.weight import Weight
+from bringup.compile.llvm.kernels.quant.whole import digits_of, in_integers, sum_of, whole_numbers
 from bringup.compile.llvm.select.stored import WHOLE, Stored
 
 ROWS = 8  # in a word
@@ -41,8 +38,7 @@ def quant_digits(e: Emitter, settings: Mapping[str, Any]) -> None:
     """
     b, blocks = e.b, Blocks(e, settings)
     stored: Stored = settings["weight"]
-    own = replace(stored, offset=HALF_OF_12) if stored.code_dtype == "float4_e2m1fn" else from_zero(stored)
-    weight = Weight(e, own, SLOTS)
+    weight = Weight(e, in_integers(stored), SLOTS)
     begin, end = e.share(b.udiv(blocks.columns, I64(ROWS)))
 
     def block(x: Value, bias: Value, out: Value, matrix: Value) -> None:
@@ -68,7 +64,7 @@ class _Product:
         self.at_once: int = settings["at_once"]
         self.kind, self.none = vector(self.at_once), e.zero(self.at_once)
         self.is_float4 = self.stored.code_dtype == "float4_e2m1fn"
-        self.vectors, self.digits, self.is_rounded = settings["vectors"], settings["digits"], settings["digits"] == 1
+        self.vectors, self.digits = settings["vectors"], settings["digits"]
         self.group = 8 * self.vectors  # columns with one factor
         self.width = channels if self.stored.block[2] == WHOLE else I64(self.stored.block[2])
         self.blocks = e.b.udiv(channels, self.width)
@@ -105,27 +101,16 @@ class _Product:
         e, b = self.e, self.b
         first = b.mul(group, I64(self.group))
         numbers = [e.load(x, dtype, b.add(first, I64(8 * n)), 8) for n in range(self.vectors)]
-        nothing, largest = e.zero(8), absolute(e, numbers[0])
-        for each in numbers:
-            nothing = e.multiply_add(each, e.zero(8), nothing)
-            largest = self._larger(largest, absolute(e, each))
-        top, none = e.intrinsic("llvm.vector.reduce.fmax.v8f32", F32, [largest]), e.total(nothing)
-        step, scale = factors(e, top, none) if self.is_rounded else powers(e, top, none, self.digits)
-        codes = [b.fmul(each, e.spread(step, 8)) for each in numbers]
-        codes = [e.intrinsic("llvm.x86.avx.cvt.ps2dq.256", WORDS, [each]) for each in codes]
-        # At most 64 codes below 2^23: their sum does not overflow.
-        total = e.intrinsic("llvm.vector.reduce.add.v8i32", I32, [reduce(b.add, codes)])
-        total = b.fmul(b.sitofp(total, F32), scale)
+        codes, scale = whole_numbers(e, numbers, self.digits)
+        total = b.fmul(sum_of(e, codes), scale)
         e.store(self.factors, "float32", group, b.fmul(scale, real(0.5)) if self.is_float4 else scale)
         e.store(self.sums, "float32", group, total)
         for n, whole in enumerate(codes):
-            for digit in range(self.digits):
-                low = b.trunc(whole, vector(8, I8))
+            for digit, low in enumerate(digits_of(e, whole, self.digits)):
                 within, size = n * 8 % self.at_once, self.dots.bytes_of_column
                 begin = b.mul(b.add(first, I64(8 * n - within)), I64(size * self.digits))
                 place = e.at(self.bytes, "int8", b.add(begin, I64(size * (self.at_once * digit + within))))
                 b.store(self.dots.spread(low), place, align=4)
-                whole = b.ashr(b.sub(whole, b.sext(low, WORDS)), _splat(WORDS, 8))
 
     def _add_sums(self) -> None:
         """Replaces the sums of groups by the sums of blocks."""
@@ -135,9 +120,6 @@ class _Product:
             begin = b.mul(block, groups)
             total = e.sum(begin, b.add(begin, groups), lambda k, lanes: e.load(self.sums, "float32", k, lanes))
             e.store(self.sums, "float32", block, total)
-
-    def _larger(self, one: Value, other: Value) -> Value:
-        return self.b.select(self.b.fcmp_ordered(">", one, other), one, other)
 
     # --- rows of the weight
 
@@ -220,7 +202,3 @@ class _Product:
 
 def _mask(lanes: list[int]) -> Value:
     return ir.VectorType(I32, len(lanes))([I32(lane) for lane in lanes])
-
-
-def _splat(kind: Any, value: int) -> Value:
-    return kind([kind.element(value)] * kind.count)

@@ -15,11 +15,10 @@ from llvmlite import ir
 from bringup.compile.llvm.ir.emitter import I8, I16, I32, I64, Cell, Emitter, Value, real, vector
 from bringup.compile.llvm.ir.integers import add_bytes, adds_bytes
 from bringup.compile.llvm.kernels.quant.weight import Weight
+from bringup.compile.llvm.kernels.quant.whole import halves_of
 from bringup.compile.llvm.select.sizes import AHEAD
 
 BYTES, SHORTS, WORDS, FLOATS = vector(32, I8), vector(16, I16), vector(8, I32), vector(8)
-FLOAT4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # 2 · value of each float4_e2m1fn code
-HALF_OF_12 = 6
 
 
 class Dots:
@@ -149,13 +148,7 @@ class Dots:
             places = raw.type([I8(at) for at in order])
             moved = self.e.intrinsic("llvm.x86.avx512.permvar.qi.512", raw.type, [raw, places])
             moved = b.bitcast(moved, kind)
-        low, high = moved, b.lshr(moved, _splat(kind, 4))
-        codes = [b.bitcast(b.and_(half, _splat(kind, 0x0F0F0F0F)), vector(size, I8)) for half in (low, high)]
-        if not self.is_float4:
-            return codes
-        table = vector(size, I8)([I8(number + 2 * HALF_OF_12) for number in FLOAT4] * (size // 16))
-        name = "llvm.x86.avx512.pshuf.b.512" if size == 64 else "llvm.x86.avx2.pshuf.b"
-        return [self.e.intrinsic(name, vector(size, I8), [table, half]) for half in codes]
+        return halves_of(self.e, moved, is_float4=self.is_float4)
 
     def _number(self, sums: list[Value]) -> Value:
         """The sum of digit sums, lowest digit first, weighted by powers of 256. The upper two are added exactly."""

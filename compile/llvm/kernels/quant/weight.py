@@ -140,6 +140,10 @@ class Weight:
         """The words of the `values` rows from `row`, a multiple of `values`, in `lanes` columns from k."""
         return self.b.load(self.word_at(row, k), typ=vector(lanes, I32), align=4)
 
+    def words_along(self, row: Value, k: Value, count: int) -> Value:
+        """`count` words of 8 columns of a row from k, a multiple of 8, if codes are packed along columns."""
+        return self.b.load(self.along_at(row, k), typ=vector(count, I32), align=1)
+
     def narrow(self, row: Value, k: Value, lanes: int) -> Value:
         """8-bit codes of `lanes` columns of a row, as i16."""
         stored, b = self.stored, self.b
@@ -150,6 +154,10 @@ class Weight:
         """The address that `words` reads."""
         line = self._row("codes", self.b.udiv(row, I64(self.stored.values)))
         return self.e.at(line, self.stored.dtype("codes"), k)
+
+    def along_at(self, row: Value, k: Value) -> Value:
+        """The address that `words_along` reads."""
+        return self.e.at(self._row("codes", row), self.stored.dtype("codes"), self.b.udiv(k, I64(self.stored.values)))
 
     def byte_at(self, row: Value, k: Value) -> Value:
         """The address that `narrow` reads."""
