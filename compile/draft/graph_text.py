@@ -177,15 +177,15 @@ def _common(facts: Facts) -> list[str]:
     if "eps" not in keys:
         comments = comment(facts.ask("the epsilon of the norms is not in config.json", f"eps={default(eps, 1e-5)}"))
     if all(key == meaning for meaning, key in keys.items() if meaning.endswith(("_size", "_heads", "_layers"))):
-        words = {
+        own = {
             "rms_norm_eps": eps,
             "hidden_act": keys.get("act", "hidden_act"),
             "head_dim": keys.get("head_dim", "head_dim"),
         }
-        words = {theirs: ours for theirs, ours in words.items() if theirs != ours}
+        own = {theirs: ours for theirs, ours in own.items() if theirs != ours}
         settings = {
             "max_positions": positions, "eps": default(eps, 1e-5), "tied": tied, "activation": activation,
-            **({"words": words} if words else {}), "nulls": ("num_key_value_heads", "head_dim"), **rope,
+            **({"keys": own} if own else {}), "nulls": ("num_key_value_heads", "head_dim"), **rope,
         }  # fmt: skip
         given = "".join(f"            {key}={quoted(value)},\n" for key, value in settings.items())
         return [

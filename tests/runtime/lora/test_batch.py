@@ -155,7 +155,7 @@ Q, NORM = "model.layers.0.self_attn.q_proj.weight", "model.norm.weight"
         ({NORM: factors(2, 32, 1)}, "the bundle has no slots for it"),
         (
             {Q: factors(2, 64, 64)},
-            r"its factors are for \[64, 64\] but the parameter is \[32, 32\]",
+            r"its factors are for \[64, 64\], but the parameter is \[32, 32\]",
         ),
         ({Q: factors(2, 32, 32, float("nan"))}, "its factors have NaN or infinity"),
         ({}, "it has no factors"),
