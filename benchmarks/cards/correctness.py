@@ -69,8 +69,10 @@ def _of_model(
 ) -> Iterator[dict[str, Any]]:
     save(model, str(folder / "checkpoint"), dtype, "cpu")
     job = open_job(checkpoint=str(folder / "checkpoint"))
-    settings = {"max_seq_len": sizes.context, "buckets": (sizes.prompt,), "max_batch_size": sizes.sequences}
-    bundle = build(job, out=folder / "bundle", target=f"cuda:{capability}", **settings)
+    bundle = build(
+        job, out=folder / "bundle", target=f"cuda:{capability}", max_seq_len=sizes.context, buckets=(sizes.prompt,),
+        max_batch_size=sizes.sequences,
+    )  # fmt: skip
     vocabulary = job.graph.config.vocab_size
     tokens = np.random.default_rng(0).integers(0, vocabulary, sizes.prompt + STEPS).tolist()
     with load(bundle, executor) as session:
@@ -97,8 +99,9 @@ def _sampled(session: Session, prompt: list[int]) -> dict[str, Any]:
     """How many tokens that the device draws are not those that the host draws from its logits."""
     wrong = 0
     for temperature, top_p, top_k in SAMPLED:
-        settings = {"max_new_tokens": STEPS, "temperature": temperature, "top_p": top_p, "top_k": top_k, "seed": 1}
-        ours = list(session.generate(prompt, **settings))
+        ours = list(
+            session.generate(prompt, max_new_tokens=STEPS, temperature=temperature, top_p=top_p, top_k=top_k, seed=1)
+        )
         random = np.random.default_rng(1)
         session.reset()
         logits = session.prefill(prompt)[-1]
@@ -111,9 +114,9 @@ def _sampled(session: Session, prompt: list[int]) -> dict[str, Any]:
 def _transformers(checkpoint: Path, tokens: list[int]) -> np.ndarray:
     """Logits [N, V] by transformers' own code in float32."""
     import torch
-    from transformers import AutoModelForCausalLM
+    import transformers
 
-    plain = {"attn_implementation": "eager", "dtype": torch.float32}
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, **plain).eval()
+    kind: Any = transformers.AutoModelForCausalLM  # whose type is only partly known
+    model = kind.from_pretrained(checkpoint, attn_implementation="eager", dtype=torch.float32).eval()
     with torch.no_grad():
         return model(torch.tensor([tokens])).logits[0].numpy()

@@ -55,6 +55,24 @@ def test_numbers_of_one_element() -> None:
     near(f, "n", "same", within=0)
 
 
+@pytest.mark.parametrize("capability", ["sm_80", "sm_90"])
+def test_powers(capability: str) -> None:
+    """Of positive numbers; of negative ones and 0, with integers as exponents; of one number with several exponents."""
+    f, exponent = Function(), np.float32(32 / 30)
+    x, y = np.geomspace(1e-3, 1e6, 40, dtype=np.float32).reshape(5, 8), np.linspace(-3, 3, 8, dtype=np.float32)
+    signed = np.array([-7.0, -1.5, -1.0, 0.0, 2.0], np.float32)
+    given = {name: f.array(name, array, FLOAT, "value") for name, array in (("x", x), ("y", y), ("signed", signed))}
+    f.node("aten.pow.Tensor_Tensor", {"both": ((5, 8), FLOAT)}, self=given["x"], exponent=given["y"])
+    f.node("aten.pow.Tensor_Scalar", {"fixed": ((5, 8), FLOAT)}, self=given["x"], exponent=float(exponent))
+    f.node("aten.pow.Scalar", {"bases": ((8,), FLOAT)}, self=10_000, exponent=given["y"])
+    f.node("aten.pow.Tensor_Scalar", {"fifth": ((5,), FLOAT)}, self=given["signed"], exponent=5)
+    machine = f.emulated(f.graph("both", "fixed", "bases", "fifth"), capability)
+    x, y, signed, exponent = (each.astype(np.float64) for each in (x, y, signed, exponent))
+    expected = {"both": x**y, "fixed": x**exponent, "bases": 10_000.0**y, "fifth": signed**5}
+    for name, values in expected.items():
+        np.testing.assert_allclose(machine.read(name), values, rtol=5e-7, err_msg=name)  # 4 units in the last place
+
+
 def test_integers_comparisons_and_choices() -> None:
     f = Function()
     x = f.array("x", np.arange(-20, 20).reshape(5, 8), "int64", "value")

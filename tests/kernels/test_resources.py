@@ -102,7 +102,7 @@ def test_tiles_for_sm_120_do_not_spill():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("capability", [name for name in ARCHITECTURES if is_nvidia(name)])
+@pytest.mark.parametrize("capability", ARCHITECTURES)
 def test_sampling_does_not_spill(capability):
     """Of vocabularies in one block and in several, divisible by 16 or not."""
     sizes = [(dtype, vocabulary) for dtype in ("float32", "bfloat16") for vocabulary in (300, 1300, 50_257, 128_256)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from transformers import BloomConfig, GPTNeoXConfig, MistralConfig, PreTrainedConfig, Qwen3Config
+from transformers import BloomConfig, GPTNeoXConfig, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen3Config
 
 from bringup.cli.main import cli
 from bringup.compile.gpu.executor import GpuExecutor
@@ -40,7 +40,12 @@ FAMILIES: dict[str, PreTrainedConfig] = {
     "qwen3": Qwen3Config(**COMMON, **HEADS, intermediate_size=48, head_dim=8),
     "bloom": BloomConfig(vocab_size=VOCAB, hidden_size=32, n_layer=2, n_head=4),
     "gpt_neox": GPTNeoXConfig(**COMMON, intermediate_size=64, num_attention_heads=4, rotary_pct=0.5),
-}
+    # Prompts are longer than 16 tokens, so that the angles are powers of another base.
+    "dynamic": LlamaConfig(
+        **COMMON | {"max_position_embeddings": 16}, **HEADS, intermediate_size=48,
+        rope_parameters={"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 8.0},
+    ),
+}  # fmt: skip
 # Each family once, both architectures and both dtypes; gpt2 in float32 is the bundle of the other tests.
 CASES = [
     ("llama", "sm_80", "bfloat16"),
@@ -50,6 +55,7 @@ CASES = [
     ("bloom", "sm_80", "float32"),
     ("gpt_neox", "sm_90", "float32"),
     ("gpt_oss", "sm_90", "float32"),
+    ("dynamic", "sm_80", "float32"),
 ]
 
 

@@ -109,16 +109,18 @@ def _clamp(code: Code, node: Node, name: str, index: Index) -> Value:
 
 
 def _power(code: Code, node: Node, name: str, index: Index) -> Value:
-    value, power = code.argument(node.arguments[0], index, "float"), node.arguments[1]
+    if _kind(code, node) != "float":
+        raise NotTaken
+    value, exponent = code.argument(node.arguments[0], index, "float"), node.arguments[1]
     texts = {
         2: f"{value} * {value}",
         0.5: f"tl.sqrt({value})",
         -0.5: f"tl.rsqrt({value})",
         3: f"{value} * {value} * {value}",
     }
-    if _kind(code, node) != "float" or not isinstance(power, int | float) or power not in texts:
-        raise NotTaken
-    return code.given(texts[power], code.graph.buffers[name], index)
+    text = texts.get(exponent) if isinstance(exponent, int | float) else None
+    text = text or f"power({value}, {code.argument(exponent, index, 'float')})"
+    return code.given(text, code.graph.buffers[name], index)
 
 
 def _where(code: Code, node: Node, name: str, index: Index) -> Value:

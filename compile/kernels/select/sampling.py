@@ -32,14 +32,16 @@ def sampling_calls(dtype: str, sequences: int, vocab: int, max_blocks: int) -> t
     first = KernelCall(kernel=found, grid=(parts, sequences, 1), arguments=arguments, scratch=end)
     settings = [(POINTERS[kind], Pointer(name)) for name, kind in SETTINGS.items()]
     fields = [(POINTERS["int64"], Pointer(name)) for name in (*ADVANCED, DRAWN)]
+    block = min(WIDE, max(128, power_of_two(vocab)))
     constants: dict[str, Constant] = {
         "V": vocab,
         "PARTS": parts,
         "WIDE": power_of_two(parts),
         "TABLE": max_blocks,
         "ROWS": BLOCK,
-        "BLOCK": min(WIDE, max(128, power_of_two(vocab))),
+        "BLOCK": block,
     }
-    warps = 16 if vocab > WIDE else 4
+    # Of a row in one block, at most 4 logits to a lane of AMD's: with 8, scalar registers spill, which hold the masks.
+    warps = 16 if vocab > WIDE else max(4, block // 256)
     found, arguments = kernel("draw", [logits, rows, *settings, *fields], constants, num_warps=warps)
     return first, KernelCall(kernel=found, grid=(sequences, 1, 1), arguments=arguments, scratch=end)

@@ -12,6 +12,12 @@ def tanh(x):
 
 
 @triton.jit
+def power(x, y):
+    """x to the power of y, to 4 units in the last place (CUDA C++ Programming Guide, "Mathematical Functions")."""
+    return libdevice.pow(x, y)
+
+
+@triton.jit
 def quotient(x, y):
     """x / y, rounded to nearest."""
     return tl.div_rn(x, y)
