@@ -67,8 +67,7 @@ def command(shell: str) -> None:
     zsh:  echo 'eval "$(bringup completion zsh)"' >> ~/.zshrc
     fish: bringup completion fish > ~/.config/fish/completions/bringup.fish
     """
-    from bringup.cli.main import cli
-
     found = get_completion_class(shell)
     assert found, "click knows the three"
-    print(found(cli, {}, "bringup", VARIABLE).source())
+    parser = click.get_current_context().find_root().command
+    print(found(parser, {}, "bringup", VARIABLE).source())

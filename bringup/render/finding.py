@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from bringup.diagnostics import Diagnostic
 from bringup.render.places import from_here
-from bringup.render.report import STYLE, mark
+from bringup.render.severity import STYLE, mark
 from bringup.render.snippet import rows
 from bringup.render.spans import span_of
 from bringup.render.terminal import Paint

@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from bringup.diagnostics import Diagnostic, Report, Severity
+from bringup.render.severity import ordered
 from bringup.render.terminal import Paint
 from bringup.render.visible import harmless
 from bringup.render.words import plural, size
-
-STYLE = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
-_ORDER = list(Severity)
-
-
-def ordered(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Errors first, then warnings, then notes; otherwise in their order."""
-    return sorted(findings, key=lambda finding: _ORDER.index(finding.severity))
 
 
 def findings_text(findings: Iterable[Diagnostic], paint: Paint) -> str:
@@ -70,11 +63,6 @@ def fixable(report: Report) -> str:
     """The number of findings that `--fix` corrects; "" for none."""
     count = sum(bool(finding.fixes) for finding in report.findings)
     return f"[*] {count} fixable with --fix" if count else ""
-
-
-def mark(finding: Diagnostic) -> str:
-    """`[*] ` before a finding that `--fix` corrects."""
-    return "[*] " if finding.fixes else ""
 
 
 def pointer(findings: Iterable[Diagnostic]) -> str:

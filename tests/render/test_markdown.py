@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 
 from bringup.diagnostics import Diagnostic, Report
 from bringup.render.formats.by_name import render
-from bringup.render.report import ordered
+from bringup.render.severity import ordered
 from bringup.render.visible import visible
 from tests.render.reports import REPORTS
 

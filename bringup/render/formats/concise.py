@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bringup.diagnostics import Diagnostic, Report
 from bringup.render.places import from_here
-from bringup.render.report import STYLE, fixable, mark, ordered, shares, summary
+from bringup.render.report import fixable, shares, summary
+from bringup.render.severity import STYLE, mark, ordered
 from bringup.render.terminal import Paint
 from bringup.render.visible import visible
 

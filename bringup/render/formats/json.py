@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bringup.diagnostics import Report
 from bringup.render.json_text import json_text
-from bringup.render.report import ordered
+from bringup.render.severity import ordered
 from bringup.render.terminal import Paint
 
 

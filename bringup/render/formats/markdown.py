@@ -11,7 +11,8 @@ from itertools import accumulate
 from bringup.diagnostics import Diagnostic, Report
 from bringup.render.finding import finding_text
 from bringup.render.places import from_here
-from bringup.render.report import ordered, shares, summary
+from bringup.render.report import shares, summary
+from bringup.render.severity import ordered
 from bringup.render.terminal import Paint
 from bringup.render.visible import visible
 from bringup.render.words import plural

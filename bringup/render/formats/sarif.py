@@ -13,7 +13,7 @@ from bringup.codes import page
 from bringup.diagnostics import Diagnostic, Fix, Report
 from bringup.render.json_text import json_text
 from bringup.render.places import in_repository, repository
-from bringup.render.report import ordered
+from bringup.render.severity import ordered
 from bringup.render.spans import span_of
 from bringup.render.terminal import Paint
 from bringup.spec import Site

@@ -7,7 +7,7 @@ from bringup.diagnostics import Diagnostic, Severity
 from bringup.render.html.section import Section
 from bringup.render.html.source import line_of
 from bringup.render.html.tags import Html, Inside, code, tag
-from bringup.render.report import ordered
+from bringup.render.severity import ordered
 from bringup.render.words import plural
 
 
