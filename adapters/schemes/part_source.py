@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bringup.adapters.algebra.computed import Computed
 from bringup.adapters.algebra.expr import Expr, Source, Unary
+from bringup.adapters.algebra.pattern import fill
 from bringup.adapters.algebra.quantised import QuantisedMatrix, without_ones
 from bringup.adapters.algebra.region import Region
 from bringup.adapters.algebra.scope import Scope
@@ -64,6 +65,9 @@ class PartSource(Source):
             scope.take(region, as_wide_as(self.dtype), "numbers in words")
         axes = self._laid_out(scope, region.shape)
         same = without_ones(region.shape) == without_ones(shape_of(axes))
+        info = scope.names.get(fill(self.name, scope.bindings))
+        if info and not (axes or same):  # a scalar has no axes, which `Source` takes for unknown ones
+            scope.misfits.append((info, axes))
         return replace(region, axes=axes) if same else region
 
     def stored(self, scope: Scope, shape: Shape | None) -> Axes:
