@@ -46,6 +46,7 @@ HEADERS = [
     ("modelopt-nvfp4", "weight_scale_2", twice, "BU102", "is [2], and the format has one value for each matrix"),
     ("ct-nvfp4", "weight_global_scale", twice, "BU102", "is [2], and the format has one value for each matrix"),
     ("modelopt-nvfp4", "weight_scale_2", as_integers, "BU108", "is stored as int32"),
+    ("int8", "SCB", as_integers, "BU108", "SCB` is stored as int32"),
 ]
 
 
