@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -162,6 +162,21 @@ class ByRows(Expr):
         assert isinstance(computed, Computed)
         scope.sources[-1] = replace(computed, form=None)
         return _rows(matrix, columns)
+
+
+@dataclass(frozen=True)
+class OfSize(Expr):
+    """The expression that `make` creates from the rows and columns of the matrix `source`; 0 for an unknown number."""
+
+    make: Callable[[int, int], Expr]
+    source: Source
+
+    def inputs(self) -> tuple[Expr, ...]:
+        return self.make(0, 0).inputs()
+
+    def region(self, scope: Scope) -> Region:
+        rows, columns, _ = matrix_sizes(self.source.stored(scope, None), keeps_order=False)
+        return self.make(rows, columns).region(scope)
 
 
 @dataclass(frozen=True)

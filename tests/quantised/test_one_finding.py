@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,3 +68,46 @@ def test_an_infinite_scale(folder: Path, end: str) -> None:
     job = spoilt(folder, "modelopt-nvfp4", end, lambda scale: np.full_like(scale, np.inf))
     assert not check(job).findings
     assert [finding.code for finding in value_findings(job)] == ["BU133"]
+
+
+def stated(**words: object) -> Edit:
+    """The JSON of bitsandbytes with other values; None removes a key."""
+
+    def edit(state: np.ndarray) -> np.ndarray:
+        found = {key: value for key, value in {**json.loads(state.tobytes()), **words}.items() if value is not None}
+        return np.frombuffer(json.dumps(found).encode(), np.uint8)
+
+    return edit
+
+
+def turned(state: np.ndarray) -> np.ndarray:
+    return stated(shape=json.loads(state.tobytes())["shape"][::-1])(state)
+
+
+STATES = [
+    ("nf4", stated(shape=[1, 2]), "shape [1, 2]"),
+    ("nf4 nested", stated(shape=[96.0, 64]), "shape [96.0, 64]"),
+    ("nf4", turned, "a shape with columns before rows"),
+    ("nf4 across rows", stated(shape="96, 64"), "shape '96, 64'"),
+    ("fp4 of 128", stated(shape=None), "shape None"),
+    ("nf4", stated(dtype="int8"), "dtype 'int8'"),
+    ("nf4", stated(dtype=None), "dtype None"),
+    ("nf4", stated(blocksize=True), "blocksize True"),
+    ("nf4", stated(nested_offset=0.5), "nested_offset 0.5"),
+    ("nf4 nested", stated(nested_dtype="float16"), "nested_dtype 'float16'"),
+    ("nf4 nested", stated(nested_offset=float("nan")), "nested_offset nan"),
+    ("nf4 nested", stated(nested_offset=1e300), "nested_offset 1e+300"),
+    ("nf4 nested", stated(nested_offset=10**390), "nested_offset 1000000"),
+]
+
+
+@pytest.mark.parametrize(("prefix", "count"), [("", EVERY), ("1.mlp.up_proj.weight.quant_state.bitsandbytes_", ONE)])
+@pytest.mark.parametrize(("name", "edit", "said"), STATES, ids=range(len(STATES)))
+def test_a_wrong_state(folder: Path, name: str, edit: Edit, said: str, prefix: str, count: int) -> None:
+    """Values that `QuantState.from_dict` would take, or fail on, and that contradict the tensors or the graph."""
+    job = spoilt(folder, name, f"{prefix}_{name[:3]}", edit)
+    assert not check(job).findings
+    (finding,) = value_findings(job)
+    assert finding.code == "BU115"
+    assert f"`quant_state` has {said}" in finding.message
+    assert (finding.parameter == "model.layers.1.mlp.up_proj.weight") == (count == ONE)
