@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -10,7 +10,8 @@ from typing import Any, cast
 from bringup.adapters.algebra.computed import Computed
 from bringup.adapters.apply.packed import CannotPack, Packed, packed
 from bringup.adapters.apply.parallel import Parallel
-from bringup.adapters.apply.rank_plan import Stages, rank_plan
+from bringup.adapters.apply.rank_plan import Stages
+from bringup.adapters.apply.shares import shares
 from bringup.adapters.planning.plan import Entry, Plan
 from bringup.adapters.schemes.input_scales import NAMES
 from bringup.compile.job import Job
@@ -51,7 +52,7 @@ class PackedJob:
 
 def pack_job(job: Job) -> PackedJob:
     """The job with packed weights. The graph's modules with packed parameters are copies."""
-    tried = _tried(job.plan, job.graph)
+    tried = _tried(job.plan, packable(job.graph))
     found = {name: result for name, result in tried.items() if isinstance(result, Packed)}
     floats = {name: result for name, result in tried.items() if isinstance(result, str)}
     if not found:
@@ -125,24 +126,25 @@ def packed_shares(job: Job, parallel: Parallel) -> list[int]:
     """
     if not any(map(_is_quantised, job.plan.entries.values())):
         return []
-    stages, tied = Stages(job.graph.layer_path, len(job.graph.layers)), job.plan.aliases()
-    parts = (rank_plan(job.plan, parallel, rank, stages) for rank in range(parallel.size))
-    return [_nbytes(part, job.graph, tied) for part in parts]
+    stages = Stages(job.graph.layer_path, len(job.graph.layers))
+    layers = packable(job.graph)
+
+    def held(part: Plan, tied: Collection[str]) -> tuple[int]:
+        tried = _tried(part, layers)
+        found = {name: result.packed.nbytes for name, result in tried.items() if isinstance(result, Packed)}
+        entries = ((name, entry) for name, entry in part.entries.items() if name not in tied)
+        return (sum(found.get(name, entry.declared.nbytes) for name, entry in entries),)
+
+    return [nbytes for (nbytes,) in shares(job.plan, parallel, stages, held, apart=layers)]
 
 
-def _nbytes(plan: Plan, graph: Graph, tied: Mapping[str, str]) -> int:
-    """Bytes of a rank's parameters in a bundle with packed weights, tied ones once."""
-    tried = _tried(plan, graph)
-    found = {name: result.packed.nbytes for name, result in tried.items() if isinstance(result, Packed)}
-    entries = ((name, entry) for name, entry in plan.entries.items() if tied.get(name) not in plan.entries)
-    return sum(found.get(name, entry.declared.nbytes) for name, entry in entries)
+def _tried(plan: Plan, layers: Collection[str]) -> dict[str, Packed | str]:
+    """The packed form of each parameter that the checkpoint stores quantised, or the reason why there is none.
 
-
-def _tried(plan: Plan, graph: Graph) -> dict[str, Packed | str]:
-    """The packed form of each parameter that the checkpoint stores quantised, or the reason why there is none."""
+    `layers` are the parameters whose layers support packed weights.
+    """
     known: dict[tuple[int, str], Packed | str | None] = {}
     found: dict[str, Packed | str] = {}
-    layers = packable(graph)
     for name, entry in plan.entries.items():
         if not _is_quantised(entry):
             continue

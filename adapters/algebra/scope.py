@@ -68,10 +68,18 @@ class Scope:
         found: dict[str, list[str]] = {}
         noted = {(name, wrong.dtype) for wrong in self.wrong for name in wrong.tensors}
         for source, dtype in views.items():
-            if dtype not in accepted and (self.sources[source].name, dtype) not in noted:
+            if dtype not in accepted and not self._follows(source, dtype, noted):
                 found.setdefault(dtype, []).append(self.sources[source].name)
         for dtype, names in found.items():
             self.wrong.append(WrongDtype(tuple(names), dtype, node, tuple(sorted(accepted))))
+
+    def _follows(self, source: int, dtype: str, noted: Collection[tuple[str, str]]) -> bool:
+        """Whether a source is recorded with this dtype, or computed from one that is: one mistake is recorded once."""
+        found = self.sources[source]
+        if (found.name, dtype) in noted or not isinstance(found, Computed):
+            return (found.name, dtype) in noted
+        nests = (nest for region in found.inputs for nest in region.nests)
+        return any(self._follows(nest.source, dtype, noted) for nest in nests)
 
     def number(self, axis: str, value: int) -> int:
         """A size or position along an axis, in blocks if the axis is counted in blocks."""

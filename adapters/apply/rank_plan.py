@@ -55,10 +55,10 @@ def rank_plan(plan: Plan, parallel: Parallel, number: int, stages: Stages) -> Pl
         return plan
     known: dict[tuple[object, ...], Region] = {}
     entries: dict[str, Entry] = {}
-    for name in _of_stage(plan, parallel, rank, stages):
-        entry, layer = plan.entries[name], stages.layer(name) or 0
-        experts = parallel.physical(_expert_axis(entry.declared), layer) if _expert_axis(entry.declared) else ()
-        added = parallel.bias == "every" or not _is_added_later(plan, name, rank)
+    for name in names_of_stage(plan, parallel, rank.stage, stages):
+        entry = plan.entries[name]
+        experts = experts_of(entry, name, parallel, stages)
+        added = parallel.bias == "every" or not is_added_later(plan, name, rank)
         key = id(entry.region), entry.declared.axes, experts, added  # identical layers are clipped once
         if key not in known:
             region = _cut(entry, parallel, rank, experts)
@@ -70,12 +70,18 @@ def rank_plan(plan: Plan, parallel: Parallel, number: int, stages: Stages) -> Pl
     return replace(plan, signature=signature, entries=entries)
 
 
-def _of_stage(plan: Plan, parallel: Parallel, rank: Rank, stages: Stages) -> list[str]:
-    """The parameters of a rank's stage."""
+def experts_of(entry: Entry, name: str, parallel: Parallel, stages: Stages) -> Sequence[int]:
+    """The logical expert of each physical one of a parameter; () for a parameter without experts. Raises BU138."""
+    count = _expert_axis(entry.declared)
+    return parallel.physical(count, stages.layer(name) or 0) if count else ()
+
+
+def names_of_stage(plan: Plan, parallel: Parallel, stage: int, stages: Stages) -> list[str]:
+    """The parameters of a stage. Raises BU045 for fewer layers than stages."""
     if parallel.pp == 1:
         return list(plan.entries)
-    layers = parallel.stages(stages.count)[rank.stage]
-    first, last = rank.stage == 0, rank.stage == parallel.pp - 1
+    layers = parallel.stages(stages.count)[stage]
+    first, last = stage == 0, stage == parallel.pp - 1
     names: list[str] = []
     below = False  # whether a layer has been declared already
     for name in plan.signature:
@@ -111,7 +117,7 @@ def _divided(declared: Declared) -> set[str]:
     return {name for axis in declared.axes for name in _names(axis)} & {*HEADS, FFN}
 
 
-def _is_added_later(plan: Plan, name: str, rank: Rank) -> bool:
+def is_added_later(plan: Plan, name: str, rank: Rank) -> bool:
     """Whether this is the bias of a row-parallel layer on a rank that does not add it: the first rank of a sum does.
 
     A layer is row-parallel if its weight is divided along the axis that it sums over: its bias does not have this axis.

@@ -2,25 +2,96 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from bringup.adapters.checkpoints.bounded_json import read_config
+from bringup.diagnostics import BringupError, Diagnostic, Severity
+from bringup.shown import shown
 
 CONFIG = "config.json"
 MODELOPT = "hf_quant_config.json"  # NVIDIA ModelOpt's; newer versions write the keys to config.json as well
+AUTOAWQ = "quant_config.json"  # of AutoAWQ before it wrote the keys to config.json
 NAMES = ("quantization_config", "compression_config")
 
 
-def model_config(folder: Path) -> dict[str, Any]:
-    """config.json of a folder, with hf_quant_config.json as its `quantization_config`; {} if there is none.
+class ModelConfig(NamedTuple):
+    """The keys of a config.json; and the findings on the file next to it that contradicts them."""
 
-    A `quantization_config` in config.json takes precedence. Raises BU202 and BU233.
+    words: dict[str, Any]
+    findings: Sequence[Diagnostic] = ()
+
+
+def model_config(folder: Path) -> ModelConfig:
+    """config.json of a folder, with a quantiser's own file as its `quantization_config`; {} if there is none.
+
+    A `quantization_config` in config.json takes precedence; BU151, a warning, if hf_quant_config.json has other values.
+    Raises BU202 and BU233.
     """
-    config, quantised = folder / CONFIG, folder / MODELOPT
+    config, modelopt, awq = (folder / name for name in (CONFIG, MODELOPT, AUTOAWQ))
     if not config.is_file():
-        return {}
+        return ModelConfig({})
     words = read_config(config)
-    if any(words.get(name) for name in NAMES) or not quantised.is_file():
-        return words
-    return words | {"quantization_config": {"quant_method": "modelopt", **read_config(quantised)}}
+    stated = next((words[name] for name in NAMES if words.get(name)), None)
+    if stated is not None:
+        return ModelConfig(words, [*_contradiction(stated, modelopt)] if modelopt.is_file() else ())
+    if modelopt.is_file():
+        return ModelConfig(words | {NAMES[0]: {"quant_method": "modelopt", **read_config(modelopt)}})
+    if awq.is_file() and "w_bit" in (found := read_config(awq)):
+        return ModelConfig(words | {NAMES[0]: {"quant_method": "awq", **found}})
+    return ModelConfig(words)
+
+
+def _contradiction(stated: object, file: Path) -> Iterator[Diagnostic]:
+    """BU151 if ModelOpt's file has other values than the `quantization_config` of config.json, for keys of both."""
+    try:
+        beside = {"quant_method": "modelopt", **read_config(file)}
+    except BringupError as error:
+        yield from (replace(finding, severity=Severity.WARNING) for finding in error.findings)
+        return
+    facts = _facts(stated), _facts(beside)
+    both = [key for key in facts[0] if key in facts[1] and facts[0][key] != facts[1][key]]
+    if both:
+        here, there = (", ".join(f"`{key}` = {_shown(each[key])}" for key in both) for each in facts)
+        here = here.replace("`exclude_modules`", "`ignore`" if "ignore" in _object(stated) else "`exclude_modules`")
+        yield Diagnostic(
+            code="BU151",
+            severity=Severity.WARNING,
+            message=f"{CONFIG} says {here}, and {file.name} says {there}; the former is used",
+            help=f"other programs read {file.name}: correct the one that is wrong, or remove it",
+            parameter=NAMES[0],
+            expected=here,
+            actual=there,
+            file=str(file),
+        )
+
+
+def _facts(words: object) -> Mapping[str, object]:
+    """The quantisation of the weights, in either spelling: `exclude_modules` is `ignore` in config.json.
+
+    ModelOpt's `convert_hf_quant_config_format` (modelopt/torch/export/convert_hf_config.py) has both.
+    """
+    outer = _object(words)
+    own = _object(outer.get("quantization")) or outer
+    method = outer.get("quant_method")
+    found = dict[str, object]()
+    if isinstance(method, str):
+        found["quant_method"] = "modelopt" if method.startswith("modelopt") else method
+    algorithm = own.get("quant_algo")
+    if isinstance(algorithm, str):
+        found["quant_algo"] = algorithm.upper()
+    found |= {key: own[key] for key in ("group_size", "quantized_layers") if own.get(key) is not None}
+    for key in ("ignore", "exclude_modules"):
+        if isinstance(modules := own.get(key), list):
+            found["exclude_modules"] = {str(module) for module in cast("list[object]", modules)}
+    return found
+
+
+def _object(value: object) -> Mapping[str, object]:
+    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
+
+
+def _shown(value: object) -> str:
+    return shown(sorted(cast("set[str]", value)) if isinstance(value, set) else value)

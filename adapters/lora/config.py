@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -180,10 +181,12 @@ def _unreadable(file: str, name: str, value: Any, want: str) -> Diagnostic:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Whether it is a finite number that a float can hold: an integer of JSON may have hundreds of digits."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
-def _is_alpha(value: Any) -> bool:
+def is_alpha(value: Any) -> bool:
+    """Whether an adapter's scale can follow from it."""
     return _is_number(value) and LEAST_ALPHA < abs(value) < 1 / LEAST_ALPHA  # with 0 the adapter would have no effect
 
 
@@ -209,9 +212,9 @@ def _map_of(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "r": ("an integer above 0", _is_rank),
-    "lora_alpha": ("a number other than 0 in the range of float32", _is_alpha),
+    "lora_alpha": ("a number other than 0 in the range of float32", is_alpha),
     "rank_pattern": ("integers above 0 by patterns of names", _map_of(_is_rank)),
-    "alpha_pattern": ("numbers other than 0 in the range of float32, by patterns of names", _map_of(_is_alpha)),
+    "alpha_pattern": ("numbers other than 0 in the range of float32, by patterns of names", _map_of(is_alpha)),
     "target_modules": ("names, or a regular expression", lambda value: value is None or _is_words(value)),
     "target_parameters": ("names", _is_list),
     "exclude_modules": ("names, or a regular expression", lambda value: value is None or _is_words(value)),

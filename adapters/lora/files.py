@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bringup.adapters.checkpoints.bounded_json import read_json
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
@@ -14,11 +14,12 @@ from bringup.adapters.checkpoints.gguf import Metadata
 from bringup.adapters.checkpoints.gguf_tensors import read_gguf
 from bringup.adapters.checkpoints.reader import read_loaded, read_mapped
 from bringup.adapters.lora import megatron
-from bringup.adapters.lora.config import FILE, LoraConfig, read_lora_config
+from bringup.adapters.lora.config import FILE, LoraConfig, is_alpha, read_lora_config
 from bringup.adapters.lora.mlx import is_mlx, read_mlx_config
 from bringup.adapters.lora.spelling import SPELLINGS, Spelling
 from bringup.adapters.sources.open_checkpoint import open_path
 from bringup.diagnostics import Diagnostic, fail
+from bringup.shown import shown
 
 MAGIC = b"GGUF"
 NAMES = ("adapter_model.safetensors", "adapters.safetensors", "adapter_model.bin")  # of peft, MLX, older peft
@@ -115,7 +116,8 @@ def _gguf(path: Path) -> LoraFiles:
 
 def _alpha(path: Path, meta: Metadata) -> float:
     alpha = meta.scalar("adapter.lora.alpha") if "adapter.lora.alpha" in meta else None
-    if not isinstance(alpha, int | float) or not alpha:
+    if not is_alpha(alpha):
         help = "download the file again; the scale follows from this key"
-        raise fail("BU160", f"`{path}` has no `adapter.lora.alpha`", help=help, file=str(path))
-    return float(alpha)
+        what = "has no `adapter.lora.alpha`" if alpha is None else f"has `adapter.lora.alpha` {shown(alpha)}"
+        raise fail("BU160", f"`{path}` {what}", help=help, file=str(path))
+    return float(cast("float", alpha))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bringup.adapters.algebra.expr import S
-from bringup.adapters.lora.config import LoraConfig
+from bringup.adapters.lora.config import LoraConfig, is_alpha
 from bringup.adapters.planning.adapter import Adapter
 from bringup.diagnostics import fail
 from bringup.graphs.core.axes import sizes_of
@@ -20,7 +20,7 @@ from bringup.graphs.core.signature import Declared, Signature
 
 FILE = "run_config.yaml"  # next to a checkpoint of a training run
 _PARAMETER = re.compile(r"(?:model\.)?layers\.(\d+)\.(self_attn|mlp)\.(\w+)_proj\.weight")
-_NUMBER = re.compile(r"^\s+(dim|alpha):\s*([0-9.]+)\s*$", re.MULTILINE)
+_NUMBER = re.compile(r"^\s+(dim|alpha):\s*([0-9]+(?:\.[0-9]*)?)\s*$", re.MULTILINE)
 _PEFT = re.compile(r"^peft:\s*\n((?:[ \t]+.*\n?|\s*\n)*)", re.MULTILINE)
 
 
@@ -66,7 +66,7 @@ def read_run_config(file: Path) -> LoraConfig:
     """`dim` and `alpha` below `peft:`. Raises BU160 if they are missing."""
     section = _PEFT.search(file.read_text("utf-8", errors="replace"))
     words: Mapping[str, str] = dict(_NUMBER.findall(section[1])) if section else {}
-    if not {"dim", "alpha"} <= words.keys() or not words["dim"].isdigit() or not int(words["dim"]):
+    if not re.fullmatch("0*[1-9][0-9]{0,8}", words.get("dim", "")) or not is_alpha(float(words.get("alpha", 0))):
         help = "use the file that was saved with the adapter; rank and scale are in it only"
         raise fail("BU160", f"`{file}` has no `dim` and `alpha` below `peft`", help=help, file=str(file))
     return LoraConfig(rank=int(words["dim"]), alpha=float(words["alpha"]))

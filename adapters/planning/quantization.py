@@ -164,19 +164,21 @@ def block_size(pairs: Iterable[tuple[Shape, Shape]]) -> Shape | None:
 
 # The keys of a `quantization_config` that describe the weights.
 WORDS = (
-    "quant_method", "quant_algo", "format", "bits", "group_size", "weight_block_size", "load_in_4bit", "load_in_8bit",
-    "bnb_4bit_quant_type",
+    "quant_method", "quant_algo", "format", "bits", "group_size", "w_bit", "q_group_size", "weight_block_size",
+    "load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type",
 )  # fmt: skip
 
 
 def quantization_words(config: Mapping[str, object]) -> Mapping[str, object]:
     """The `quantization_config` of a config.json, or of the text model in it; empty without one.
 
-    `compression_config` is the earlier name in compressed-tensors.
+    `compression_config` is the earlier name in compressed-tensors. The words of AutoAWQ's quant_config.json have no
+    `quant_method` (`AwqConfig.to_dict` in awq/models/_config.py).
     """
     for words in (config, config.get("text_config")):
         for key in ("quantization_config", "compression_config"):
             found = cast("dict[str, object]", words).get(key) if isinstance(words, Mapping) else None
             if isinstance(found, dict) and found:
-                return cast("dict[str, object]", found)
+                early = {"quant_method": "awq"} if "w_bit" in found and "quant_method" not in found else {}
+                return {**early, **cast("dict[str, object]", found)}
     return {}

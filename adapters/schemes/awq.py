@@ -1,7 +1,9 @@
 """AWQ as AutoAWQ publishes it: codes of four bits with a scale and a zero point for each group of inputs.
 
 AutoAWQ's `WQLinear_GEMM` (awq/modules/linear/gemm.py) and `dequantize_gemm` (awq/utils/packing_utils.py): a weight is
-(q - zero) · scale.
+(q - zero) · scale. Its `AwqConfig` (awq/models/_config.py) has the words of quant_config.json, `w_bit` and
+`q_group_size`, and in `to_transformers_dict` those of config.json, `bits` and `group_size`. vLLM's `AWQConfig`
+(quantization/awq.py) reads both.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from bringup.adapters.schemes.scheme import Scheme, Stored, StoredMatrix
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.unquantized import UnquantizedModules
 from bringup.graphs.core.form import Form
+from bringup.shown import shown
 
+EARLY = {"bits": "w_bit", "group_size": "q_group_size"}  # the words of quant_config.json
 MIDDLE = 8  # the zero point if there are no zero points
 
 
@@ -48,6 +52,13 @@ class Awq(Stored):
         return QuantisedMatrix(self.scheme, form, parts)
 
 
+@dataclass(frozen=True, slots=True)
+class EarlyAwq(Awq):
+    """The same, from a config with the words of quant_config.json."""
+
+    block_key: ClassVar[str] = EARLY["group_size"]
+
+
 def _rows(words: Expr) -> Expr:
     """The codes [out, n] of words [n, out / 8]: a word has those of outputs 0, 2, 4, 6, 1, 3, 5, 7."""
     return words.bits("uint4", "number").mv("n word (odd half) -> (word half odd) n", odd=2, half=4)
@@ -60,7 +71,13 @@ def read(words: Fields) -> Awq:
     `format` and `checkpoint_format` next to `version`, and keys of GPTQ with the one value that AWQ has.
     """
     words.read |= NEUTRAL | {"do_fuse", "fuse_max_seq_len", "modules_to_fuse"}
-    words.only("bits", 4)
+    for key, early in EARLY.items():
+        if {key, early} <= words.raw.keys() and words.raw[key] != words.raw[early]:
+            message = f"config says `{early}` = {shown(words.raw[early])} and `{key}` = {shown(words.raw[key])}"
+            words.error("BU122", f"{message}, which mean the same", early, "remove the one that is wrong")
+    words.read |= {*EARLY, *EARLY.values()}
+    bits, group = (early if early in words.raw else key for key, early in EARLY.items())
+    words.only(bits, 4)
     for key in ("version", "format", "checkpoint_format"):
         words.only(key, "gemm", "GEMM")
     words.only("pack_dtype", "int32")
@@ -69,7 +86,8 @@ def read(words: Fields) -> Awq:
     for key in ("adapter", "rotation", "dynamic"):
         words.only(key, None)
     zeros = words.get("zero_point", bool, True)
-    return Awq(group_size(words), zeros, UnquantizedModules.from_fields(words))
+    stored = EarlyAwq if group == EARLY["group_size"] else Awq
+    return stored(group_size(words, group), zeros, UnquantizedModules.from_fields(words))
 
 
 scheme = Scheme(name=Awq.scheme, methods=("awq",), read=read)

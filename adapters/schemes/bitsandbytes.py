@@ -17,7 +17,7 @@ from bringup.adapters.algebra.expr import Expr, cat
 from bringup.adapters.algebra.quantised import QuantisedMatrix
 from bringup.adapters.algebra.region import Region
 from bringup.adapters.algebra.values import ValueNode, scale
-from bringup.adapters.schemes.quant_state import NESTED_BLOCK, NestedScales, Scales
+from bringup.adapters.schemes.quant_state import NESTED_BLOCK, NestedScales, Scales, State
 from bringup.adapters.schemes.scheme import Modules, Scheme, Stored, StoredMatrix, Unread
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.unquantized import UnquantizedModules
@@ -81,23 +81,26 @@ class FourBits(Stored):
     def matrix(self, weight: StoredMatrix) -> Expr:
         block = _block(weight)
         form = Form(codes="uint4", block=(1, block), table=TABLES[self.table])
-        parts = {"codes": _codes(weight), "scales": self._scales(weight, block)}
+        parts = {"codes": _codes(weight), "scales": weight.sized(partial(self._scales, weight, block))}
         return weight.by_rows(QuantisedMatrix(f"{self.scheme} {self.table}", form, parts))
 
-    def _scales(self, weight: StoredMatrix, block: int) -> Expr:
+    def _scales(self, weight: StoredMatrix, block: int, rows: int, columns: int) -> Expr:
         nested = "weight.nested_absmax" in weight.tensors or (self.nested and "weight.absmax" not in weight.tensors)
         state = weight.part(f"weight.quant_state.bitsandbytes__{self.table}", "any", "uint8")
         own = weight.part("weight.absmax", f"all/{block}", "uint8" if nested else "float32")
-        name = f"{self.scheme}: scales"
+        name, stated = (
+            f"{self.scheme}: scales",
+            State(self.table, block, rows or _values(weight) // (columns or 1), columns),
+        )
         if not nested:
             return ValueNode(
-                name, (own, state), _as_scales, Scales(self.table, block), exact=False,
+                name, (own, state), _as_scales, Scales(stated), exact=False,
                 accepts=({"float32"}, {"uint8"}), grain=((1,), (0,)),
             )  # fmt: skip
         outer = weight.part("weight.nested_absmax", f"all/{block * NESTED_BLOCK}", "float32")
         table = weight.part("weight.nested_quant_map", "256", "float32")
         return ValueNode(
-            name, (own, outer, table, state), _as_scales, NestedScales(self.table, block), exact=False,
+            name, (own, outer, table, state), _as_scales, NestedScales(stated), exact=False,
             accepts=({"uint8"}, {"float32"}, {"float32"}, {"uint8"}), grain=((1,), (NESTED_BLOCK,), (0,), (0,)),
         )  # fmt: skip
 
@@ -125,11 +128,16 @@ def _codes(weight: StoredMatrix) -> Expr:
 
 def _block(weight: StoredMatrix) -> int:
     """The number of values that share a scale, by the counts of both. The file's own value is compared later."""
-    codes, scales = weight.tensors.get("weight"), weight.tensors.get("weight.absmax")
-    if codes is None or scales is None:
+    scales, values = weight.tensors.get("weight.absmax"), _values(weight)
+    if not values or scales is None:
         return BLOCK
-    values = math.prod(codes.shape) * DTYPES[codes.dtype].bits // 4
     return next((block for block in BLOCKS if count(values, block) == math.prod(scales.shape)), BLOCK)
+
+
+def _values(weight: StoredMatrix) -> int:
+    """The number of values that the codes have room for; 0 for dummy weights."""
+    codes = weight.tensors.get("weight")
+    return math.prod(codes.shape) * DTYPES[codes.dtype].bits // 4 if codes else 0
 
 
 def _other_table(table: str, modules: Modules, parts: Mapping[str, TensorInfo], values: np.ndarray) -> str:

@@ -86,16 +86,16 @@ def read_groups(words: Fields) -> Groups:
     return Groups(int(bits) if bits in BITS else BITS[0], group_size(words), words.get("desc_act", bool, False))
 
 
-def group_size(words: Fields) -> int:
-    """The number of inputs that share a scale: `group_size`; -1 is a complete row (WHOLE).
+def group_size(words: Fields, key: str = "group_size") -> int:
+    """The number of inputs that share a scale, the value of a key; -1 is a complete row (WHOLE).
 
     Reports BU121 for other numbers below 1.
     """
-    size = words.get("group_size", int, DEFAULT_GROUP)
+    size = words.get(key, int, DEFAULT_GROUP)
     if size == -1:
         return WHOLE
     if size < 1:
-        words.error("BU121", f"config key `group_size` is {size}; a number of inputs or -1 is needed", "group_size")
+        words.error("BU121", f"config key `{key}` is {size}; a number of inputs or -1 is needed", key)
         return DEFAULT_GROUP
     return int(size)
 

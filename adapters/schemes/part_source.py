@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from bringup.adapters.algebra.computed import Computed
 from bringup.adapters.algebra.expr import Expr, Source, Unary
+from bringup.adapters.algebra.pattern import fill
 from bringup.adapters.algebra.quantised import QuantisedMatrix, without_ones
 from bringup.adapters.algebra.region import Region
 from bringup.adapters.algebra.scope import Scope
@@ -64,6 +65,9 @@ class PartSource(Source):
             scope.check_dtypes(region, as_wide_as(self.dtype), "numbers in words")
         axes = self._laid_out(scope, region.shape)
         same = without_ones(region.shape) == without_ones(shape_of(axes))
+        info = scope.names.get(fill(self.name, scope.bindings))
+        if info and not (axes or same):  # a scalar has no axes, which `Source` takes for unknown ones
+            scope.misfits.append((info, axes))
         return replace(region, axes=axes) if same else region
 
     def stored(self, scope: Scope, shape: Shape | None) -> Axes:
@@ -158,6 +162,21 @@ class ByRows(Expr):
         assert isinstance(computed, Computed)
         scope.sources[-1] = replace(computed, form=None)
         return _rows(matrix, columns)
+
+
+@dataclass(frozen=True)
+class OfSize(Expr):
+    """The expression that `make` creates from the rows and columns of the matrix `source`; 0 for an unknown number."""
+
+    make: Callable[[int, int], Expr]
+    source: Source
+
+    def inputs(self) -> tuple[Expr, ...]:
+        return self.make(0, 0).inputs()
+
+    def region(self, scope: Scope) -> Region:
+        rows, columns, _ = matrix_sizes(self.source.stored(scope, None), keeps_order=False)
+        return self.make(rows, columns).region(scope)
 
 
 @dataclass(frozen=True)

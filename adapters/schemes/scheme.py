@@ -38,7 +38,8 @@ class StoredMatrix:
 
     `modules` are its alternative names without `.weight`, with and without the common prefix: lists of converters have
     either. `tensors` are the parts that the checkpoint has, by the names in `Stored.parts`; dummy weights have none.
-    `part` creates the expression of one, and `within` removes padding: see `Stored.matrix`.
+    `part` creates the expression of one, and `within` removes padding: see `Stored.matrix`. `sized` is the expression
+    that a function creates from the rows and columns of the matrix, once they are known; 0 if no rule determines them.
     """
 
     modules: Modules
@@ -46,6 +47,7 @@ class StoredMatrix:
     part: Callable[..., Expr]
     within: Callable[[Expr, str], Expr]
     by_rows: Callable[[QuantisedMatrix], Expr]
+    sized: Callable[[Callable[[int, int], Expr]], Expr]
 
     @property
     def module(self) -> str:

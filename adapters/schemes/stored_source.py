@@ -15,7 +15,7 @@ from bringup.adapters.algebra.scope import Scope
 from bringup.adapters.algebra.tensor_names import Names
 from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.planning.rules import Rule, changed
-from bringup.adapters.schemes.part_source import NOWHERE, ByRows, PartSource, Within, columns_first
+from bringup.adapters.schemes.part_source import NOWHERE, ByRows, OfSize, PartSource, Within, columns_first
 from bringup.adapters.schemes.scheme import Modules, Stored, StoredMatrix, Unread
 from bringup.graphs.config.unquantized import UnquantizedModules
 from bringup.graphs.core.axes import Axes, AxesError, Axis, shape_of, show
@@ -172,7 +172,8 @@ class StoredSource(Source):
             def within(expr: Expr, axes: str) -> Expr:
                 return Within(expr, leaf, axes, reading.stored.keeps_order)
 
-            weight = StoredMatrix(reading.modules(_first(name)), parts, part, within, partial(ByRows, source=leaf))
+            at_source = partial(ByRows, source=leaf), partial(OfSize, source=leaf)
+            weight = StoredMatrix(reading.modules(_first(name)), parts, part, within, *at_source)
             reading.known[key] = reading.stored.matrix(weight)
         return reading.known[key]
 

@@ -17,7 +17,7 @@ from bringup.adapters.checkpoints.folder_layout import TORCH_SUFFIXES
 from bringup.adapters.checkpoints.gguf import MAGIC as GGUF
 from bringup.adapters.checkpoints.gguf_config import read_hyperparameters
 from bringup.adapters.checkpoints.gguf_tensors import read_gguf
-from bringup.adapters.checkpoints.model_config import model_config
+from bringup.adapters.checkpoints.model_config import ModelConfig, model_config
 from bringup.adapters.checkpoints.reader import HEAD, Contents, Reader, read_loaded, read_mapped
 from bringup.adapters.dialects.dialect import dialect_of, family_of
 from bringup.adapters.sources.cache_dirs import cache_folder
@@ -198,18 +198,19 @@ def _opened_by(reader: Reader, path: Path, facts: dict[str, Any]) -> Checkpoint:
     found = reader.open(path)
     folder = found.folder or (path if path.is_dir() else path.parent)
     tokenizer = folder / "tokenizer.json"
+    config = model_config(folder) if found.config is None else ModelConfig(dict(found.config))
     return Checkpoint(
         source=facts["source"],
         format=reader.name,
         headers=found.headers,
-        config=model_config(folder) if found.config is None else found.config,
+        config=config.words,
         read=found.read,
         load=found.load,
         in_place=_in_place(reader, found),
         trtllm=found.trtllm,
         tokenizer=tokenizer if tokenizer.is_file() else None,
         provenance=facts | _sizes(found.headers),
-        findings=found.findings,
+        findings=[*found.findings, *config.findings],
     )
 
 

@@ -76,13 +76,17 @@ def bench(
 
     Every engine is a separate process for all rounds, with `threads` processors, by default all. `warmup` rounds are
     not counted. `checkpoint` is for transformers, compiled or not, if it is not that of the manifest; `gguf` is
-    llama.cpp's file, by default the checkpoint. Raises BU024 for shapes that do not fit the bundle, BU703 and BU922 for
-    engines that cannot run here.
+    llama.cpp's file, by default the checkpoint. A shape that is named twice is measured once. Raises BU024 for shapes
+    that do not fit the bundle and for more threads than processors, BU703 and BU922 for engines that cannot run here.
     """
     manifest, path = read_manifest(Path(bundle)), str(bundle)
+    shapes, usable = [*dict.fromkeys(shapes)], _processors()
     for shape in shapes:
         check_shape(manifest, shape)
-    threads = threads or _processors()
+    if threads is not None and threads > usable:
+        message = f"{threads:,} processors are requested for each engine, and this process may use {usable}"
+        raise fail("BU024", message, help="leave --threads out for all of them")
+    threads = threads or usable
     progress, random = progress or Silent(), np.random.default_rng(seed)
     settings: dict[str, dict[str, Any]] = {BUNDLE: {"bundle": path, "executor": executor}}
     for name in against:

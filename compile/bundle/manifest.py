@@ -13,6 +13,7 @@ from bringup.compile.program.program import EntryPoint
 from bringup.diagnostics import fail
 from bringup.graphs.core.step import BLOCK
 from bringup.spec import DTYPES
+from bringup.system.os_errors import refused
 
 MOST = 1 << 31  # of tokens, blocks and sizes
 KINDS = ("paged", "ring", "sequence", "lora")  # of states
@@ -82,10 +83,12 @@ def read_form(path: Path, schema: int) -> dict[str, Any]:
 
 @contextmanager
 def program_of(bundle: Path) -> Generator[None]:
-    """Loads a bundle's program in this block. Raises BU603 if its files are not a program."""
+    """Loads a bundle's program in this block. Raises BU603 if its files are not a program, BU903 without memory."""
     try:
         yield
     except (OSError, ValueError, RuntimeError, LookupError) as error:
+        if known := refused(error):
+            raise known from error
         message = str(error).partition("\n")[0]
         help = "compile it again"
         raise fail("BU603", f"the program of `{bundle}` cannot be loaded: {message}", help=help) from error

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from bringup.adapters.apply.byte_runs import read_nbytes
 from bringup.adapters.apply.parallel import Parallel
-from bringup.adapters.apply.rank_plan import Stages, check_axes, has_experts, rank_plan
+from bringup.adapters.apply.rank_plan import Stages, check_axes, has_experts
 from bringup.adapters.apply.shard import SHARED, divisible, slice_plan
 from bringup.adapters.apply.shard_alignment import Cut, first_cut
+from bringup.adapters.apply.shares import shares
 from bringup.adapters.planning.plan import Entry, Plan
 from bringup.diagnostics import BringupError, Diagnostic
 
@@ -45,13 +46,10 @@ def divide(plan: Plan, parallel: Parallel | int, stages: Stages = NO_STAGES) -> 
     if not refusals:
         try:
             check_axes(plan, parallel)
-            parts = [rank_plan(plan, parallel, rank, stages) for rank in range(parallel.size)]
+            found = shares(plan, parallel, stages, _held_and_read)
         except BringupError as error:
             return Shares(refusals=list(error.findings))
-        whole = plan.aliases()
-        tied = [{later: first for later, first in whole.items() if first in part.entries} for part in parts]
-        nbytes = [_nbytes(part, later) for part, later in zip(parts, tied, strict=True)]
-        return Shares(nbytes, [read_nbytes([part]) for part in parts])
+        return Shares([held for held, _ in found], [read for _, read in found])
     counts = _counts({axis: sizes for axis, sizes in divisible(plan).items() if axis in AXES})
     below = [n for n in counts[::-1] if 1 < n < parallel.tp]
     above = [n for n in counts if n > parallel.tp]
@@ -131,6 +129,6 @@ def _cut(plan: Plan, axis: str, ranks: int, cut: Cut) -> Diagnostic:
     )
 
 
-def _nbytes(plan: Plan, later: Mapping[str, str]) -> int:
-    """Bytes of a rank's parameters, tied ones once."""
-    return sum(entry.declared.nbytes for name, entry in plan.entries.items() if name not in later)
+def _held_and_read(plan: Plan, tied: Collection[str]) -> tuple[int, int]:
+    """Bytes of a rank's parameters, without tied ones; and bytes of files that they are read from."""
+    return sum(entry.declared.nbytes for name, entry in plan.entries.items() if name not in tied), read_nbytes([plan])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 
 import numpy as np
 
@@ -19,10 +19,14 @@ def check_sampling(temperature: float, top_p: float) -> None:
     for name, number in (("temperature", temperature), ("top_p", top_p)):
         if not hasattr(number, "__float__"):  # numpy's numbers have it, a text does not
             raise fail("BU019", f"{name} {shown(number)} is not a number")
-    if not 0 <= temperature < math.inf:
-        raise fail("BU019", f"temperature {temperature} is not a number of at least 0", help="0 is greedy")
+    if not 0 <= temperature <= sys.float_info.max:  # an integer may be larger
+        raise fail("BU019", f"temperature {_shown(temperature)} is not a number of at least 0", help="0 is greedy")
     if not 0 < top_p <= 1:
-        raise fail("BU019", f"top_p {top_p} is not above 0 and at most 1", help="1 keeps every token")
+        raise fail("BU019", f"top_p {_shown(top_p)} is not above 0 and at most 1", help="1 keeps every token")
+
+
+def _shown(number: float) -> str:
+    return shown(number) if isinstance(number, int) else f"{number}"
 
 
 def check_logits(logits: np.ndarray, of: str = "") -> None:

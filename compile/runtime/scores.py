@@ -55,10 +55,10 @@ def shift(bias: object, presence: object, frequency: object) -> Shift:
 
 def _number(name: str, given: object) -> float:
     """A number in the range of logits, also numpy's."""
-    number = float(cast(Any, given)) if hasattr(given, "__float__") else math.nan
-    if not -MOST_SHIFT <= number <= MOST_SHIFT:
+    number = cast(Any, given) if hasattr(given, "__float__") else math.nan
+    if not -MOST_SHIFT <= number <= MOST_SHIFT:  # before it is a float, which a large integer cannot be
         raise fail("BU019", f"{name} {shown(given)} is not a number from {-MOST_SHIFT:,.0f} to {MOST_SHIFT:,.0f}")
-    return number
+    return float(number)
 
 
 class Score(NamedTuple):

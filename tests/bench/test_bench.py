@@ -104,6 +104,31 @@ def test_shapes_without_room(bundle: Path) -> None:
     assert bench(bundle, "--input", "0").exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--threads", "1000000"), "error[BU024]: 1,000,000 processors are requested"),
+        (("--gguf", "a.gguf"), "error[BU023]: --gguf is the file of llama.cpp, which is not measured"),
+        (("--config", "a.json"), "is a bundle: it has its own config"),
+        (("--adapter", "a.py"), "is a bundle: it has its own config"),
+        (("--batch", "0"), "`0` is not a list of integers from 1 on"),
+    ],
+)
+def test_options_without_effect_are_refused(bundle: Path, words: tuple[str, ...], said: str) -> None:
+    result = bench(bundle, "--input", "2", "--output", "2", "--batch", "1", "--rounds", "1", *words)
+    assert (result.exit_code, said in result.stderr) == (2, True), result.output
+
+
+def test_a_shape_that_is_named_twice_is_measured_once(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second time would be compared with the first, as if it were another engine."""
+    monkeypatch.setattr("bringup.compile.bench.bench.Probe", lambda threads: Probe(threads, 1 << 20))
+    words = ("--input", "2,2", "--output", "2", "--batch", "1,1", "--rounds", "1", "--warmup", "0", "--threads", "1")
+    result = bench(bundle, *words, "--json")
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads(result.stdout)["rows"]
+    assert (row["batch"], row["input"]) == (1, 2)
+
+
 def test_other_engines_need_their_files(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = bench(bundle, "--input", "5", "--output", "2", "--batch", "1", "--against", LLAMA_CPP)
     assert (result.exit_code, "error[BU703]: llama.cpp reads GGUF files only" in result.stderr) == (1, True), (

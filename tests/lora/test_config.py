@@ -105,6 +105,8 @@ def test_words_that_make_no_sense_are_refused(words):
     ("words", "named"),
     [
         ({"lora_alpha": 1e300}, "`lora_alpha` is 1e\\+300"),
+        ({"lora_alpha": 10**390}, "`lora_alpha` is 1000"),
+        ({"alpha_pattern": {"q_proj": -(10**390)}}, "`alpha_pattern`"),
         ({"alpha_pattern": {"q_proj": 1e-300}}, "`alpha_pattern`"),
         ({"rank_pattern": {"(": 2}}, "`rank_pattern` is '\\('"),
         ({"exclude_modules": "(?i)q_proj"}, "`exclude_modules` .*it has flags"),

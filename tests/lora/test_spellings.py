@@ -16,6 +16,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from bringup.adapters.lora.files import open_lora
+from bringup.adapters.lora.megatron import read_run_config
 from bringup.compile.job import Job, open_job
 from bringup.compile.lora.export import merge_lora
 from bringup.compile.lora.opening import load_lora
@@ -175,7 +176,12 @@ def test_a_base_in_gguf(tmp_path):
 
 @pytest.mark.parametrize(
     ("family", "options", "code"),
-    [("gpt2", {}, "BU162"), ("llama", {"kind": "control_vector"}, "BU161"), ("llama", {"alpha": 0.0}, "BU160")],
+    [
+        ("gpt2", {}, "BU162"),
+        ("llama", {"kind": "control_vector"}, "BU161"),
+        ("llama", {"alpha": 0.0}, "BU160"),
+        ("llama", {"alpha": float("nan")}, "BU160"),
+    ],
 )
 def test_gguf_files_that_are_refused(family, options, code, tmp_path):
     written = write(LLAMA, tmp_path)
@@ -253,6 +259,24 @@ def test_megatron_parts(tmp_path):
     save_file({f"{stem}in.weight": a, f"{stem}out.weight": b}, tmp_path / "run" / "model.safetensors")
     (tmp_path / "run" / "run_config.yaml").write_text("peft:\n  alpha: 8\n  dim: 4\n")
     assert_equal(changes(job, tmp_path / "run"), {"model.layers.0.self_attn.k_proj.weight": SCALE * b @ a})
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "dim: 4\n  alpha: 1.2.3",
+        "dim: 4\n  alpha: .",
+        f"dim: {'9' * 5000}\n  alpha: 8",
+        f"dim: 4\n  alpha: {'9' * 400}",
+        "dim: 0\n  alpha: 8",
+    ],
+    ids=range(5),
+)
+def test_a_run_config_without_numbers(words: str, tmp_path: Path) -> None:
+    file = tmp_path / "run_config.yaml"
+    file.write_text(f"peft:\n  {words}\n")
+    with pytest.raises(BringupError, match="BU160"):
+        read_run_config(file)
 
 
 def test_a_torch_file(tmp_path):

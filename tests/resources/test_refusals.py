@@ -8,9 +8,11 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
+from bringup.compile.bundle.manifest import program_of
 from bringup.diagnostics import BringupError
 from bringup.system.os_errors import refused
 from tests.resources.compiles import names, processes_on, temporary, tokens_of
@@ -111,3 +113,23 @@ def test_what_the_machine_says_in_its_many_ways(error, code):
     again = refused(wrapped)
     assert (again.findings[0].code if again else None) == code
     assert found is None or BringupError.exit_code.fget(found) == 3
+
+
+def failed(error: OSError, cause: OSError | None = None) -> str:
+    """The code of the finding if loading a bundle's program fails like this, with its message."""
+
+    def load() -> None:
+        with program_of(Path("b")):
+            raise error from cause
+
+    with pytest.raises(BringupError) as raised:
+        load()
+    return str(raised.value)
+
+
+def test_a_program_without_room_for_its_libraries() -> None:
+    """llvmlite reports that the loader found no address space, and only the exception before it states the reason."""
+    reason = OSError("libllvmlite.so: failed to map segment from shared object")
+    text = failed(OSError("Could not find/load shared object file 'libllvmlite.so'"), reason)
+    assert text.startswith("BU903: out of memory: libllvmlite.so: failed to map segment")
+    assert failed(OSError("`kernels.o` is not an object file")).startswith("BU603")

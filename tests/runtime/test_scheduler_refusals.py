@@ -72,7 +72,9 @@ def test_logits_that_are_no_numbers_name_their_request(monkeypatch: pytest.Monke
         ("BU015", Request([1.5], max_new_tokens=1)),  # type: ignore[list-item]
         ("BU016", Request([1] * 257, max_new_tokens=1)),
         ("BU019", Request([1], max_new_tokens=1, temperature=-1)),
+        ("BU019", Request([1], max_new_tokens=1, temperature=10**390)),
         ("BU019", Request([1], max_new_tokens=1, top_p=0)),
+        ("BU019", Request([1], max_new_tokens=1, top_p=10**390)),
         ("BU024", Request([1], max_new_tokens=0)),
         ("BU024", Request([1], max_new_tokens=1, seed=-1)),
         ("BU024", Request([1], max_new_tokens=1, eos=3)),  # type: ignore[arg-type]
@@ -80,8 +82,9 @@ def test_logits_that_are_no_numbers_name_their_request(monkeypatch: pytest.Monke
 )
 def test_requests_that_are_refused(code: str, request_: Request) -> None:
     batch = new_batch()
-    with pytest.raises(BringupError, match=code):
+    with pytest.raises(BringupError, match=code) as error:
         batch.add(request_)
+    assert len(error.value.findings[0].message) < 200
     assert not batch
 
 

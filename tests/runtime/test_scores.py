@@ -114,6 +114,7 @@ def test_equal_logits_are_in_the_order_of_tokens():
     ("settings", "code"),
     [({"logit_bias": {30: 1.0}}, "BU015"), ({"logit_bias": {"1": 1.0}}, "BU024"), ({"logit_bias": 3}, "BU024"),
      ({"logit_bias": {1: float("nan")}}, "BU019"), ({"presence_penalty": 1e7}, "BU019"),
+     ({"presence_penalty": 10**390}, "BU019"), ({"logit_bias": {1: -(10**390)}}, "BU019"),
      ({"frequency_penalty": "1"}, "BU019"), ({"logprobs": -1}, "BU024")],
 )  # fmt: skip
 def test_what_is_no_setting_is_refused(settings, code):

@@ -26,7 +26,8 @@ ARCHIVES = (*TORCH_SUFFIXES, ".npz", ".npy", TORCH_INDEX)
 LEGACY = b"\x80"  # first byte of torch files that are not archives: the complete file is read to find its tensors
 INDEX_END = ".index.json"
 SIDECARS = (
-    "config.json", "hf_quant_config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json",
+    "config.json", "hf_quant_config.json", "quant_config.json", "tokenizer.json", "tokenizer_config.json",
+    "generation_config.json",
 )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ class _Counts(click.ParamType[list[int]]):
             return value
         words = value.split(",")
         if not all(word.isdecimal() and int(word) for word in words):
-            self.fail(f"`{value}` is not a list of positive integers; write 32,512")
+            self.fail(f"`{value}` is not a list of positive integers; write them as in 1,8")
         return [int(word) for word in words]
 
 
@@ -80,6 +80,8 @@ def command(
     from bringup.render.bench import bench_text
     from bringup.render.progress import StageLines
 
+    if gguf and "llama.cpp" not in against:
+        raise click.UsageError("--gguf is the file of llama.cpp, which is not measured: give --against llama.cpp too")
     lines = StageLines()
     shapes = [Shape(b, i, new or OUTPUT) for b, i in product(batches or BATCHES, taken or INPUTS)]
     given = (taken, new, batches) != (None, None, None)
@@ -111,8 +113,9 @@ def _bundle(
 
     found = bundle_of(named["model"]) if named["model"] else None
     if found is not None:
-        if target or options or weights or named.get("quantize") or named.get("dtype", "auto") != "auto":
-            raise click.UsageError(f"`{found}` is a bundle: it has its own target, options, dtype and weights")
+        of_model = named["config"], named["adapter"], named["allow_config"], named["also"], named.get("quantize")
+        if target or options or weights or any(of_model) or named.get("dtype", "auto") != "auto":
+            raise click.UsageError(f"`{found}` is a bundle: it has its own config, target, options, dtype and weights")
         yield found
         return
     job = open_named(named)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -71,7 +72,8 @@ def shape_mistakes(
         if off and not _is_reversed(p) and len(new) < min(2, len(off)):  # the other axes are reported already
             groups.setdefault((new or off)[0], []).append(p)
         else:
-            groups.setdefault((site(p), show(p.axes), shape_of(p.axes), p.actual), []).append(p)
+            place = site(p) if p.axes else None  # scalars do not depend on the rule
+            groups.setdefault((place, show(p.axes), shape_of(p.axes), p.actual), []).append(p)
     for key, facts in _by_factor(plan, groups).items():
         yield _diagnostic(plan, key if isinstance(key, Off) else None, facts, words)
 
@@ -129,7 +131,11 @@ def _diagnostic(plan: Plan, off: Off | None, facts: list[Problem], words: Config
     first = facts[0]
     parameter, sources = parameters_and_tensors(facts)
     wanted, tensors = list(shape_of(first.axes)), ", ".join(grouped(sources))
-    if off:
+    if math.prod(wanted) == 1 and {axis.name for axis in first.axes} <= {"n"}:  # a part of a quantised matrix
+        named = ()
+        message = f"`{tensors}` is {first.actual}, and the format has one value for each matrix"
+        help = "save one value for each; values of fused matrices belong to another layout"
+    elif off:
         message = f"axis `{off.axis}` of `{tensors}` is {off.found} in the checkpoint, {off.wanted} in the graph"
         named = words.of(first.parameter, off.axis.split()) if words else ()
         keys = [f"`{key}`" for key in named]

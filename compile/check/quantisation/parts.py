@@ -49,7 +49,7 @@ class OddParts:
                 found = {
                     part: fill_region(region, entry.sources, read, region.dtype) for part, region in arrays.items()
                 }
-                if name not in self.large and _magnitude(source.form, found) > LARGEST_USUAL:
+                if name not in self.large and LARGEST_USUAL < _magnitude(source.form, found) < math.inf:
                     self.large.append(name)
                 if "zeros" in found:
                     self.zeros.setdefault(name, set()).update(_few(found["zeros"]))

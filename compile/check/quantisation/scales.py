@@ -137,4 +137,4 @@ def _finding(plan: Plan, group: Sequence[Scales]) -> Diagnostic:
 
 def _in_words(block: Shape, key: str) -> str:
     """A block in the config's form: a group is a number of columns, and -1 stands for all of them."""
-    return str(block[-1] or -1) if key == "group_size" else str(list(block))
+    return str(block[-1] or -1) if key.endswith("group_size") else str(list(block))

@@ -15,7 +15,7 @@ from bringup.adapters.planning.problems import Problem
 from bringup.adapters.planning.quantization import part_of, quantization_words
 from bringup.adapters.schemes.registry import read_quantisation
 from bringup.compile.check.facts.unruled import tensors_of_unruled
-from bringup.compile.check.quantisation.cause import CONFIG_KEYS, bare_names
+from bringup.compile.check.quantisation.cause import CONFIG_KEYS, Cause, bare_names
 from bringup.compile.check.quantisation.config import incomplete, of_another, otherwise, unquantised
 from bringup.compile.check.quantisation.foreign import foreign
 from bringup.compile.job import Job, replanned
@@ -35,6 +35,8 @@ class Explained(NamedTuple):
 def without_quantised(job: Job) -> Explained:
     """Separates the consequences of a quantisation that the job's rules do not read from all other facts."""
     on_config = [finding for finding in job.findings if finding.parameter in CONFIG_KEYS]
+    doubts = [finding for finding in on_config if finding.severity is not Severity.ERROR]
+    on_config = [finding for finding in on_config if finding not in doubts]
     plan = job.plan
     if not (plan.problems or plan.unread or on_config):
         return Explained(job)
@@ -46,16 +48,22 @@ def without_quantised(job: Job) -> Explained:
     if not causes and words:
         causes = [*unquantised(job, words, stated=bool(on_config))]
         if causes and (plain := _as_plain(job)):
-            return Explained(plain, [cause.finding for cause in causes], len(plan.unread) - len(plain.plan.unread))
+            plain = replace(plain, findings=[finding for finding in plain.findings if finding not in doubts])
+            return Explained(plain, _with_doubts(causes, doubts), len(plan.unread) - len(plain.plan.unread))
         causes = causes or [*of_another(job, words)] or [*incomplete(job, words)]
     if not causes:
         return Explained(job)
     rest = _without(job, {name for cause in causes for name in bare_names(plan, cause.tensors)})
     keys = {key for cause in causes for key in cause.keys}
     of_words = [f for f in job.findings if f.parameter in keys or (f.code == "BU120" and f.parameter in words)]
-    findings = [finding for finding in job.findings if finding not in (*on_config, *of_words)]
-    found = [cause.finding for cause in causes]
-    return Explained(replace(rest.job, findings=findings), found, rest.unread)
+    findings = [finding for finding in job.findings if finding not in (*on_config, *doubts, *of_words)]
+    return Explained(replace(rest.job, findings=findings), _with_doubts(causes, doubts), rest.unread)
+
+
+def _with_doubts(causes: Sequence[Cause], doubts: Sequence[Diagnostic]) -> list[Diagnostic]:
+    """The findings of the causes; the first includes the warnings on the config, which concern the same mistake."""
+    first, *others = (cause.finding for cause in causes)
+    return [replace(first, help="; ".join([first.help, *(doubt.message for doubt in doubts)])), *others]
 
 
 def _has_wrong_words(job: Job) -> bool:
