@@ -47,11 +47,11 @@ def model_config(folder: Path) -> ModelConfig:
 def _contradiction(stated: object, file: Path) -> Iterator[Diagnostic]:
     """BU151 if ModelOpt's file has other values than the `quantization_config` of config.json, for keys of both."""
     try:
-        beside = {"quant_method": "modelopt", **read_config(file)}
+        other = {"quant_method": "modelopt", **read_config(file)}
     except BringupError as error:
         yield from (replace(finding, severity=Severity.WARNING) for finding in error.findings)
         return
-    facts = _facts(stated), _facts(beside)
+    facts = _facts(stated), _facts(other)
     both = [key for key in facts[0] if key in facts[1] and facts[0][key] != facts[1][key]]
     if both:
         here, there = (", ".join(f"`{key}` = {_shown(each[key])}" for key in both) for each in facts)

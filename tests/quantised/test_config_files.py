@@ -42,21 +42,21 @@ SAME = modelopt("NVFP4", group_size=16)
 SAME["quantization"]["exclude_modules"] = ["lm_head"]
 
 
-def both(folder: Path, place: Path, config: Mapping[str, Any], beside: str) -> list[Diagnostic]:
+def both(folder: Path, place: Path, config: Mapping[str, Any], other: str) -> list[Diagnostic]:
     """The findings on a copy of a folder with these keys in config.json, and this text in hf_quant_config.json."""
     for path in folder.iterdir():
         (place / path.name).write_bytes(path.read_bytes())
     found = json.loads((place / "config.json").read_text("utf-8"))
     (place / "config.json").write_text(json.dumps(found | {"quantization_config": config}), "utf-8")
-    (place / "hf_quant_config.json").write_text(beside, "utf-8")
+    (place / "hf_quant_config.json").write_text(other, "utf-8")
     job = open_job(checkpoint=str(place))
     assert job.config["quantization_config"] == config
     return check(job).findings
 
 
-@pytest.mark.parametrize("beside", [SAME, {"quantization": {"quant_algo": "nvfp4"}}, {"quantization": None}, {}])
-def test_two_files_that_agree(folder: Path, tmp_path: Path, beside: Mapping[str, Any]) -> None:
-    assert not both(folder, tmp_path, CONFIG, json.dumps(beside))
+@pytest.mark.parametrize("other", [SAME, {"quantization": {"quant_algo": "nvfp4"}}, {"quantization": None}, {}])
+def test_two_files_that_agree(folder: Path, tmp_path: Path, other: Mapping[str, Any]) -> None:
+    assert not both(folder, tmp_path, CONFIG, json.dumps(other))
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_two_files_that_agree(folder: Path, tmp_path: Path, beside: Mapping[str,
 )
 def test_two_files_that_differ(folder: Path, tmp_path: Path, words: Mapping[str, Any], said: tuple[str, str]) -> None:
     """The values of config.json count; one warning names both files with their values."""
-    beside = {"quantization": {**SAME["quantization"], **words}}
-    (finding,) = both(folder, tmp_path, CONFIG, json.dumps(beside))
+    other = {"quantization": {**SAME["quantization"], **words}}
+    (finding,) = both(folder, tmp_path, CONFIG, json.dumps(other))
     assert (finding.code, finding.severity) == ("BU151", Severity.WARNING)
     assert finding.message.startswith(f"config.json says {said[0]}, and hf_quant_config.json says {said[1]}")
 
