@@ -3,6 +3,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -129,8 +130,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile | 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Modules and tests live to the end: the collector looks for no garbage among them; for other, more rarely."""
-    with gc_paused():
+    """Modules and tests live to the end: the collector looks for no garbage among them; for other, more rarely.
+
+    pytest keeps the bytecode of rewritten assertions by the digest of their text: rewriting takes half of a collection.
+    """
+    with gc_paused(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "dont_write_bytecode", False)
         collected = yield
     gc.freeze()
     atexit.register(gc.unfreeze)  # modules are collected, as they are without this, but not once more by pytest before

@@ -13,7 +13,9 @@ from __future__ import annotations
 import sys
 import sysconfig
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
@@ -34,6 +36,20 @@ class Body(NamedTuple):
     name: str
 
 
+_engines: ContextVar[dict[frozenset[Body], dict[str, str]] | None] = ContextVar("engines", default=None)
+
+
+@contextmanager
+def engine_read_once() -> Generator[None]:
+    """In the block, `digests` looks at the package's 700 files once for the same excluded bodies: for many keys of
+    one moment. A later change of a file does not count until the block ends."""
+    token = _engines.set({})
+    try:
+        yield
+    finally:
+        _engines.reset(token)
+
+
 def digests(files: Iterable[Path], left_out: Collection[Body] = ()) -> dict[str, str] | None:
     """The digests of the package's source code, some files, and all that these import.
 
@@ -49,7 +65,13 @@ def digests(files: Iterable[Path], left_out: Collection[Body] = ()) -> dict[str,
         return digest_of(file, frozenset(gone.get(file, ())))
 
     try:
-        return _engine(digest, gone) | _model(digest, files)
+        known = _engines.get()
+        if known is None:
+            return _engine(digest, gone) | _model(digest, files)
+        bodies = frozenset(left_out)
+        if bodies not in known:
+            known[bodies] = _engine(digest, gone)
+        return known[bodies] | _model(digest, files)
     except (OSError, ValueError, Untrusted):  # ValueError: not text, or not Python, although the process runs it
         return None
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bringup.compile.cache.source_digest import engine_read_once
 from bringup.compile.cache.store import Store
 from bringup.compile.cache.text_digests import digest
 from bringup.compile.program.assemble import (
@@ -81,7 +82,8 @@ class EncodedProgram:
 def encoded_program(graph: Graph, layout: Layout, codec: StageCodec, store: Store) -> EncodedProgram:
     """The program of a graph. torch is imported only if a stage must be traced."""
     source = _Source(graph, layout, codec, store)
-    parts = {entry: source.part(entry) for entry in layout.entries}
+    with engine_read_once():
+        parts = {entry: source.part(entry) for entry in layout.entries}
     if missing := [entry for entry, part in parts.items() if part is None]:
         with gc_pause.gc_paused():
             source.trace(missing)
@@ -144,7 +146,8 @@ class _Source:
         )  # fmt: skip
         tracer.prepare()
         self.codec.prepare()
-        missing = [stage for entry in entries for stage in self._missing(entry, tracer)]
+        with engine_read_once():
+            missing = [stage for entry in entries for stage in self._missing(entry, tracer)]
         missing.sort(key=lambda stage: stage.part != "layer")  # layers take the longest
         traced = forked(lambda stage: self._traced(stage, tracer), missing)
         self.known |= dict(zip(missing, traced, strict=True))

@@ -35,12 +35,15 @@ class Op(Generic[P, R]):
         self.mutated = tuple(name for name, _, mark in listed if mark)
         self.result = gives.strip().strip("[]").split()
         self.parameters = _parameters(reference)
+        self._defaults = _defaults(reference, self.parameters)
         self.name = f"{_module_of(reference)}{reference.__name__}"
         declared = [name for name, _ in self.arguments]
         if self.parameters[: len(declared)] != declared:
             raise TypeError(
                 f"@op declares {declared}, but the arguments of `{reference.__name__}` are {self.parameters}"
             )
+        self._checked = [(name, axes, _named(axes)) for name, axes in self.arguments]
+        self._checked_result = _named(self.result)
         self.run: Callable[P, R] = reference
         update_wrapper(self, reference)
 
@@ -48,8 +51,8 @@ class Op(Generic[P, R]):
         """Raises BU301 for arguments, shapes or a result that do not fit the signature."""
         sizes: dict[str, tuple[int, str]] = {}
         values = self.bind(args, kwargs)
-        for name, axes in self.arguments:
-            _bind(self.reference.__name__, name, axes, values[name], sizes)
+        for name, axes, named in self._checked:
+            _bind(self.reference.__name__, name, axes, named, values[name], sizes)
         lowering = current()
         if self.name in lowering.opaque:
             from bringup.graphs.ops.operator import operator_of
@@ -58,7 +61,7 @@ class Op(Generic[P, R]):
         else:
             out = lowering.implementations.get(self.name, self.reference)(*args, **kwargs)
         if self.result:
-            _bind(self.reference.__name__, "its result", self.result, out, sizes)
+            _bind(self.reference.__name__, "its result", self.result, self._checked_result, out, sizes)
         return out
 
     def runs_as(self, function: Callable[P, R]) -> Callable[P, R]:
@@ -72,16 +75,14 @@ class Op(Generic[P, R]):
         op_name, positional = reference.__name__, reference.__code__.co_argcount
         if len(args) > positional:
             raise _wrong_call(op_name, f"accepts {positional} positional arguments, not {len(args)}", "")
-        values = dict(zip(parameters, args, strict=False))
+        given = dict(zip(parameters, args, strict=False))
         for name in kwargs:
             if name not in parameters:
                 listed = f"its arguments are {', '.join(f'`{other}`' for other in parameters)}"
                 raise _wrong_call(op_name, f"has no argument `{name}`", did_you_mean(name, parameters) or listed)
-            if name in values:
+            if name in given:
                 raise _wrong_call(op_name, f"has `{name}` by position and by keyword", "leave one of them out")
-        defaults = reference.__defaults__ or ()
-        by_default = dict(zip(parameters[positional - len(defaults) : positional], defaults, strict=True))
-        values = {**by_default, **(reference.__kwdefaults__ or {}), **values, **kwargs}
+        values = {**self._defaults, **given, **kwargs}
         if missing := [name for name in parameters if name not in values]:
             raise _wrong_call(op_name, f"is called without `{missing[0]}`", "")
         return {name: values[name] for name in parameters}
@@ -118,21 +119,36 @@ def _parameters(reference: Callable[..., Any]) -> list[str]:
     return list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
 
+def _defaults(reference: Callable[..., Any], parameters: Sequence[str]) -> dict[str, Any]:
+    """The defaults of a function's arguments, by name."""
+    positional, defaults = reference.__code__.co_argcount, reference.__defaults__ or ()
+    by_position = dict(zip(parameters[positional - len(defaults) : positional], defaults, strict=True))
+    return by_position | (reference.__kwdefaults__ or {})
+
+
+def _named(axes: list[str]) -> list[str]:
+    """The axes without the `...` before them."""
+    return axes[1:] if axes[:1] == ["..."] else axes
+
+
 def _wrong_call(op_name: str, why: str, help: str) -> Exception:
     return fail("BU301", f"op `{op_name}` {why}", help=help or "check the call in the graph's forward")
 
 
-def _bind(op_name: str, name: str, axes: list[str], value: Any, sizes: dict[str, tuple[int, str]]) -> None:
+def _bind(
+    op_name: str, name: str, axes: list[str], named: list[str], value: Any, sizes: dict[str, tuple[int, str]]
+) -> None:
+    """Compares a tensor's shape with its axes; `named` are those without `...`. `sizes`: of the axes seen before."""
     if value is None:  # an optional tensor, such as a bias
         return
-    if not hasattr(value, "shape"):
-        raise _wrong_call(op_name, f"expects a tensor as `{name}`, not a {type(value).__name__}", "")
-    shape = tuple(value.shape)
-    leading = axes[:1] == ["..."]
-    named = axes[1:] if leading else axes
-    if len(shape) < len(named) or (len(shape) > len(named) and not leading):
+    try:
+        shape = tuple(value.shape)
+    except AttributeError:
+        raise _wrong_call(op_name, f"expects a tensor as `{name}`, not a {type(value).__name__}", "") from None
+    leading = len(shape) - len(named)
+    if leading and (leading < 0 or len(named) == len(axes)):
         raise _mismatch(op_name, name, axes, shape, f"{len(named)} dimensions are expected")
-    for axis, size in zip(named, shape[len(shape) - len(named) :], strict=True):
+    for axis, size in zip(named, shape[leading:] if leading else shape, strict=True):
         if type(size) is not int:  # torch.export checks dynamic sizes
             continue
         other, where = sizes.setdefault(axis, (size, name))

@@ -22,6 +22,7 @@ from bringup.compile.program.export_options import layout_of
 from bringup.compile.program.stage_key import spelled
 from bringup.compile.targets.selection import select
 from bringup.graphs.core.module import Module
+from bringup.graphs.decoder import PreNormLayer
 from bringup.graphs.model_folders import file_of
 from bringup.graphs.registry import by_architecture, by_name
 
@@ -32,6 +33,31 @@ CONFIG |= {"n_head": 2, "layer_norm_epsilon": 1e-5, "activation_function": "gelu
 @pytest.fixture(autouse=True)
 def trusted(monkeypatch):
     monkeypatch.setattr(text_digests, "STARTED", float("inf"))
+
+
+def test_the_engine_is_read_once_for_keys_of_one_moment(monkeypatch):
+    """Per set of excluded bodies; outside of the block each key looks at the files again."""
+    looked: list[Path] = []
+
+    def digest_of(file: Path, left_out: frozenset[str]) -> str:
+        looked.append(file)
+        return real(file, left_out)
+
+    real = source_digest.digest_of
+    monkeypatch.setattr(source_digest, "digest_of", digest_of)
+    body = source_digest.body_of(PreNormLayer, "forward")
+    assert body
+    first, other = source_digest.digests(()), source_digest.digests((), [body])
+    files = len(looked) // 2
+    assert first != other
+    with source_digest.engine_read_once():
+        looked.clear()
+        for _ in range(3):
+            assert (source_digest.digests(()), source_digest.digests((), [body])) == (first, other)
+        assert len(looked) == 2 * files
+    looked.clear()
+    assert source_digest.digests(()) == source_digest.digests(()) == first
+    assert len(looked) == 2 * files
 
 
 # The text of model.py, and the file that it imports.

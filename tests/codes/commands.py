@@ -92,6 +92,7 @@ def _status(command) -> int:
 @contextmanager
 def _modules_of(folder: Path) -> Generator[None]:
     yield
+    below = f"{folder}/"
     for name, module in list(sys.modules.items()):
-        if (getattr(module, "__file__", None) or "").startswith(f"{folder}/"):
+        if (getattr(module, "__file__", None) or "").startswith(below):
             del sys.modules[name]

@@ -1,4 +1,4 @@
-"""Packed weights as arguments of nodes, and their values, computed element by element."""
+"""Packed weights as arguments of nodes, and their values in float64."""
 
 from __future__ import annotations
 
@@ -138,21 +138,21 @@ class Weight:
     @property
     def numbers(self) -> np.ndarray:
         """(code - offset - zero) · (scale · outer scale) + minimum · outer minimum, of each place by itself."""
-        out = np.zeros(self.shape)
-        for at in np.ndindex(*self.shape):
-            value = self.found["codes"][at] - self.case.form.offset - self._at("zeros", at, 0.0)
-            value *= self._at("scales", at, 1.0) * self._at("outer_scales", at, 1.0)
-            out[at] = value + self._at("minimums", at, 0.0) * self._at("outer_minimums", at, 1.0)
-        return out
+        codes = self.found["codes"].astype(np.float64)
+        values = codes - self.case.form.offset - self._at("zeros", 0.0)
+        values *= self._at("scales", 1.0) * self._at("outer_scales", 1.0)
+        return values + self._at("minimums", 0.0) * self._at("outer_minimums", 1.0)
 
-    def _at(self, part: str, at: tuple[int, ...], otherwise: float) -> float:
+    def _at(self, part: str, otherwise: float) -> np.ndarray:
+        """The value of a part for each place: that of the block which the place is in."""
         if part not in self.found:
-            return otherwise
+            return np.full(self.shape, otherwise)
+        places = list(np.indices(self.shape))
         blocks = self.packed.outer if part.startswith("outer") else self.packed.block
-        place = [i // block for i, block in zip(at, blocks, strict=True)]
+        indices = [place // block for place, block in zip(places, blocks, strict=True)]
         if "index" in self.found and not part.startswith("outer"):
-            place[-1] = int(self.found["index"][at[-1]])
-        return float(self.found[part][tuple(place)])
+            indices[-1] = self.found["index"][places[-1]]
+        return self.found[part][tuple(indices)].astype(np.float64)
 
     @property
     def nbytes(self) -> int:

@@ -53,6 +53,17 @@ def test_a_process_compiles_for_several_architectures():
     assert compile_kernels([ROWS], "sm_90", None) == {ROWS: found[-1]}
 
 
+def test_a_kernel_of_the_same_name_has_its_own_bytes():
+    """A process writes the files of both to the same places."""
+    other = replace(ROWS, num_warps=2)
+    with aot._worker() as worker:
+        found = [worker(kernel, "sm_90") for kernel in (ROWS, other, ROWS)]
+    assert [each.num_warps for each in found] == [ROWS.num_warps, 2, ROWS.num_warps]
+    assert found[0] == found[2]
+    assert found[0].binary != found[1].binary
+    assert compile_kernels([other], "sm_90", None) == {other: found[1]}
+
+
 @pytest.mark.parametrize(
     ("kernel", "capability", "message"),
     [
