@@ -25,6 +25,7 @@ from bringup.compile.targets.schedule import (
     summary_of,
 )
 from bringup.compile.targets.target import TRACING, Estimate, Option, Options
+from bringup.diagnostics import fail
 from bringup.graphs.ops.latent_attention import absorbed
 from bringup.system.atomic import write_file
 
@@ -151,7 +152,11 @@ class LlvmTarget(ScheduleTarget):
         return (THREADS, MAPPED, REFERENCE)
 
     def check_device(self, name: str) -> None:
-        """`threads:4` and `mapped:4` are executors with four threads."""
+        """`threads:4` and `mapped:4` are executors with four threads. Raises BU018 for other numbers and names."""
+        kind, separator, _ = name.partition(":")
+        if separator and kind in (THREADS, MAPPED) and not DEVICE.fullmatch(name):
+            help = f"write `{kind}:N`, with N from 1 to 9999, or `{kind}` for one thread for each processor"
+            raise fail("BU018", f"the executor `{name}` has no valid number of threads", help=help)
         if not DEVICE.fullmatch(name):
             super().check_device(name)
 

@@ -135,6 +135,6 @@ def test_a_target_without_the_ops_dequantises_and_says_so(
 ) -> None:
     monkeypatch.setattr(ScheduleTarget, "supports_packed", False)
     sizes = dry_run(jobs["llama"], "schedule", 64)
-    assert sizes.held == "14 parameters dequantised: target schedule does not support packed weights"
+    assert sizes.quantised_form == "14 parameters dequantised: target schedule does not support packed weights"
     with pytest.raises(BringupError, match="BU411"):
         dry_run(jobs["llama"], "schedule", 64, weights_form="packed")

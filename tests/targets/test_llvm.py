@@ -159,10 +159,12 @@ def test_states_can_be_put_back(bundle: Path) -> None:
         np.testing.assert_array_equal(state, before[name])
 
 
-@pytest.mark.parametrize("name", ["threads:0", "threads:", "gpu", "threads:two", "mapped:0", "mapped:"])
+@pytest.mark.parametrize("name", ["threads:0", "threads:", "gpu", "threads:two", "mapped:", "mapped:100000"])
 def test_another_executor_is_refused(bundle: Path, name: str) -> None:
-    with pytest.raises(BringupError, match="BU018"):
+    with pytest.raises(BringupError, match="BU018") as raised:
         load(bundle, name)
+    kind, separator, _ = name.partition(":")
+    assert (f"write `{kind}:N`" in str(raised.value)) == bool(separator)
 
 
 @pytest.mark.parametrize(("executor", "spare", "is_mapped"), [
