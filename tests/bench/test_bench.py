@@ -111,7 +111,7 @@ def test_shapes_without_room(bundle: Path) -> None:
         (("--gguf", "a.gguf"), "error[BU023]: --gguf is the file of llama.cpp, which is not measured"),
         (("--config", "a.json"), "is a bundle: it has its own config"),
         (("--adapter", "a.py"), "is a bundle: it has its own config"),
-        (("--batch", "0"), "`0` is not a list of integers from 1 on"),
+        (("--batch", "0"), "`0` is not a list of positive integers"),
     ],
 )
 def test_options_without_effect_are_refused(bundle: Path, words: tuple[str, ...], said: str) -> None:

@@ -57,7 +57,7 @@ def test_a_misspelt_name_in_a_dialect_is_repaired(bringup: Bringup, tmp_path: Pa
 def test_a_misspelt_name_in_an_adapter_of_a_gguf_file_is_repaired(bringup: Bringup, tmp_path: Path) -> None:
     _, file = gguf_families.write(CASES["bloom"], tmp_path)
     right = Path(llama_cpp.__file__).parents[2].joinpath("adapters/dialects/bloom.py").read_text("utf-8")
-    right = right.partition("\n\ndef more")[0].replace("def table(", "def adapter(")
+    right = right.partition("\n\ndef derived")[0].replace("def table(", "def adapter(")
     own = tmp_path / "mine.py"
     own.write_text(right.replace('S("token_embd_norm.{p}")', 'S("tokn_embd_norm.{p}")'), "utf-8")
     broken = bringup("check", "--checkpoint", file, "--adapter", own)

@@ -82,7 +82,7 @@ def data_of(case: Case) -> Data:
     if case.has_slopes:
         arrays["slopes"] = (0.1 * random.random(case.heads)).astype(np.float32)
     if case.has_chosen:
-        arrays["chosen"] = random.random((tokens, case.blocks * BLOCK)) < 0.3
+        arrays["selected"] = random.random((tokens, case.blocks * BLOCK)) < 0.3
     return Data(_graph(case, arrays), arrays, _expected(case, arrays, counts))
 
 
@@ -101,7 +101,7 @@ def _graph(case: Case, arrays: dict[str, np.ndarray]) -> OpGraph:
     q = View("q", (tokens, case.heads, case.channels), (width, case.channels, 1), case.query_part)
     optional: dict[str, Argument] = {
         f"{name}_{axes}": whole(buffers[name]) if name in buffers else None
-        for name, axes in (("sinks", "H"), ("slopes", "H"), ("chosen", "NL"))
+        for name, axes in (("sinks", "H"), ("slopes", "H"), ("selected", "NL"))
     }
     arguments: dict[str, Argument] = {
         **{"q_NHK": q, "k_SGK": whole(buffers["k"]), "v_SGV": whole(buffers["v"])},
@@ -126,7 +126,7 @@ def _expected(case: Case, arrays: dict[str, np.ndarray], counts: tuple[int, ...]
         for position in range(length - count, length):
             at = np.arange(max(0, position + 1 - (case.window or length)), position + 1)
             if case.has_chosen:
-                at = at[arrays["chosen"][token, at]]
+                at = at[arrays["selected"][token, at]]
             if case.ring:
                 at = at[at >= length - case.ring]
                 slots = arrays["step:rows"][sequence] * case.ring + at % case.ring
