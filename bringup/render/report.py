@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import groupby
+from operator import itemgetter
 
 from bringup.diagnostics import Diagnostic, Report, Severity
 from bringup.render.severity import ordered
@@ -40,7 +42,9 @@ def tally(findings: Iterable[Diagnostic]) -> str:
 
 
 def shares(report: Report) -> str:
-    """The memory of each rank: `2 ranks: 248.9 MB each`, or a line for each; "" if ranks were not requested.
+    """The memory of each rank: `2 ranks: 248.9 MB each`; "" if ranks were not requested.
+
+    If it differs, there is a line for each run of equal ranks: `ranks 0 to 7: 16.1 GB each`, `rank 8: 17.2 GB`.
 
     For a quantised checkpoint also as stored: `2 ranks: 80.1 MB each as stored, 312.4 MB as float32`. Then the bytes
     that a conversion of each rank reads, if known: `2 ranks: 248.9 MB each, 260.0 MB read`.
@@ -51,12 +55,21 @@ def shares(report: Report) -> str:
         held = [f"{size(nbytes)} as stored, {whole} as {report.dtype}" for nbytes, whole in pairs]
     if report.read_bytes_per_rank:
         held = [f"{text}, {size(nbytes)} read" for text, nbytes in zip(held, report.read_bytes_per_rank, strict=True)]
-    if len(set(held)) == 1:
-        first, space, rest = held[0].partition(" as stored")
-        if not space:
-            first, space, rest = held[0].partition(", ")
-        return f"{plural(len(held), 'rank')}: {first} each{space}{rest}"
-    return "\n".join(f"rank {rank}: {nbytes}" for rank, nbytes in enumerate(held))
+    runs = [[rank for rank, _ in run] for _, run in groupby(enumerate(held), key=itemgetter(1))]
+    if len(runs) == 1:
+        return f"{plural(len(held), 'rank')}: {_each(held[0])}"
+    lines: list[str] = []
+    for first, *others in runs:
+        several = f"ranks {first} to {others[-1]}: {_each(held[first])}" if others else ""
+        lines.append(several or f"rank {first}: {held[first]}")
+    return "\n".join(lines)
+
+
+def _each(text: str) -> str:
+    """`80.1 MB each as stored, 312.4 MB as float32`: the first size is followed by "each"."""
+    number, unit, *rest = text.split(" ", 2)
+    comma = "," if unit.endswith(",") else ""
+    return " ".join((number, unit.removesuffix(","), "each" + comma, *rest))
 
 
 def fixable(report: Report) -> str:

@@ -104,3 +104,12 @@ def test_both_figures_are_labelled() -> None:
     assert shares(found) == "2 ranks: 1.0 kB each as stored, 4.0 kB as float32"
     found = Report(bytes_per_rank=[4000, 4000], stored_bytes_per_rank=[1000, 2000], dtype="float32")
     assert shares(found).splitlines()[1] == "rank 1: 2.0 kB as stored, 4.0 kB as float32"
+
+
+def test_equal_ranks_share_a_line() -> None:
+    found = Report(bytes_per_rank=[4000, 4000, 4000, 6000, 4000, 4000], dtype="float32")
+    assert shares(found).splitlines() == ["ranks 0 to 2: 4.0 kB each", "rank 3: 6.0 kB", "ranks 4 to 5: 4.0 kB each"]
+    found.read_bytes_per_rank = [5000] * 5 + [7000]
+    assert shares(found).splitlines()[0] == "ranks 0 to 2: 4.0 kB each, 5.0 kB read"
+    assert shares(found).splitlines()[3] == "rank 5: 4.0 kB, 7.0 kB read"
+    assert shares(Report(dtype="float32")) == ""
