@@ -90,7 +90,7 @@ def _put(graph: OpGraph, node: Node, names: list[str]) -> tuple[Call, ...] | Non
     view = node.arguments[0]
     assert isinstance(view, View)
     if node.updates:
-        return (_call("put", graph, node, names, target=view, rule=rule),)
+        return (_call("put", graph, node, names, target=view, rule=rule, wide=None),)
     (name,) = node.outputs
     target = whole(graph.buffers[name])
     copy = Node(op="aten.clone.default", names=("self", "memory_format"), arguments=(view, None), outputs=node.outputs)
@@ -100,7 +100,17 @@ def _put(graph: OpGraph, node: Node, names: list[str]) -> tuple[Call, ...] | Non
     first = call("elements", settings, [Pointer(each) for each in own])
     if short == "as_strided_scatter":
         target = _part(node, name)
-    return first, _call("put", graph, node, names, target=target, rule=rule)
+    wide = _wide_axis(node, short, target, graph.buffers[name].dtype)
+    scratch = 0 if wide is None else 4 * target.shape[wide]
+    return first, _call("put", graph, node, names, scratch, target=target, rule=rule, wide=wide)
+
+
+def _wide_axis(node: Node, short: str, target: View, dtype: str) -> int | None:
+    """The axis along which 16-bit elements are combined in float32: that of `scatter_reduce`; else None."""
+    axis = node.argument("dim")
+    if short != "scatter_reduce" or dtype not in ("float16", "bfloat16") or not target.shape:
+        return None
+    return axis % len(target.shape) if isinstance(axis, int) else None
 
 
 def _part(node: Node, name: str) -> View:

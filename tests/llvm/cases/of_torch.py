@@ -26,7 +26,6 @@ SHAPES = ((1,), (7,), (3, 5), (2, 3, 9), (1, 33), (4, 1, 6), (), (2, 1, 3, 4))
 OF_ALL = (*FLOATS, "float64")
 WHOLE = ("int64", "int32", "int16", "int8", "uint8")
 EXACT, CLOSE, NEAR_ONE = Against(), Against("itself", 3.0), Against("one", 4.0)
-PRODUCTS = "scatter_reduce of products"
 SUMMED = Against("terms", 4.0)
 
 ONE = {
@@ -160,10 +159,8 @@ def placed(r: Random) -> Form:
     axis, dtype = int(r.integers(len(shape))), str(r.choice(FLOATS))
     x, name = f.spread("x", shape, dtype), str(r.choice(list(_PLACED)))
     _PLACED[name](f, r, x, axis, dtype)
-    if name not in ("scatter_add", "scatter_reduce", PRODUCTS, "index_put"):
-        return f.form(name, EXACT)
-    least = 2.0**-14 if dtype == "float16" and name == PRODUCTS else 0.0  # each product is rounded to the dtype
-    return f.form(name, Against("terms", 8.0 if dtype == "float32" else 8.0 * 2**13, least=least))
+    sums = name in ("scatter_add", "scatter_reduce", "index_put")
+    return f.form(name, Against("terms", 8.0 if dtype == "float32" else 8.0 * 2**13) if sums else EXACT)
 
 
 def _gather(f: Drawn, r: Random, x: View, axis: int, dtype: str) -> None:
@@ -171,16 +168,10 @@ def _gather(f: Drawn, r: Random, x: View, axis: int, dtype: str) -> None:
     torch_node(f, "gather", [x, axis, f.indices("i", shape, shape[axis])])
 
 
-def _scatter(name: str, *rules: str) -> Callable[..., None]:
-    """A node of `scatter`, `scatter_add`, or `scatter_reduce` by one of the rules.
-
-    Factors have no large numbers: these multiply the rounding of an earlier product without a bound.
-    """
-    distributions = [each for each in FINITE if rules != ("prod",) or each != "wide"]
-
+def _scatter(name: str) -> Callable[..., None]:
     def node(f: Drawn, r: Random, x: View, axis: int, dtype: str) -> None:
         shape = x.shape
-        source = f.spread("s", shape, dtype, distributions=distributions)
+        source = f.spread("s", shape, dtype, distributions=FINITE)
         if name == "scatter":  # no place twice: of several torch takes any
 
             def places(q: Random, _: str) -> np.ndarray:
@@ -190,7 +181,8 @@ def _scatter(name: str, *rules: str) -> Callable[..., None]:
             torch_node(f, name, [x, axis, at, source])
             return
         at = f.indices("i", shape, shape[axis])
-        torch_node(f, name, [x, axis, at, source, *([str(r.choice(rules))] if rules else [])])
+        rule = [str(r.choice(["sum", "amax", "amin", "prod"]))] if name == "scatter_reduce" else []
+        torch_node(f, name, [x, axis, at, source, *rule])
 
     return node
 
@@ -233,11 +225,7 @@ def _moved(name: str) -> Callable[..., None]:
 
 
 _PLACED: dict[str, Callable[..., None]] = {
-    **{name: _scatter(name) for name in ("scatter", "scatter_add")},
-    **{
-        "scatter_reduce": _scatter("scatter_reduce", "sum", "amax", "amin"),
-        PRODUCTS: _scatter("scatter_reduce", "prod"),
-    },
+    **{name: _scatter(name) for name in ("scatter", "scatter_add", "scatter_reduce")},
     **{name: _moved(name) for name in ("flip", "cat", "constant_pad_nd")},
     **{"gather": _gather, "index": _rows, "index_put": _index_put},
 }

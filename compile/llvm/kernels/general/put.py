@@ -24,25 +24,50 @@ Moves = Callable[[Index, Index], tuple[Index, Value, Value]]
 
 
 def put(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots: the address of each buffer of `memory`. `target` is written; `rule` combines values ("" or `add`, …)."""
-    b = e.b
+    """Slots: the address of each buffer of `memory`. `target` is written; `rule` combines values ("" or `add`, …).
+
+    With an axis `wide`, elements of a line along it are combined in float32 and rounded once, as torch does in
+    `scatter_reduce`. Scratch memory holds the line.
+    """
     buffers: dict[str, Buffer] = {buffer.name: buffer for buffer in settings["buffers"]}
     places = {name: e.slot(at, POINTER) for at, name in enumerate(settings["memory"])}
-    node, target = settings["node"], settings["target"]
+    node, target, wide = settings["node"], settings["target"], settings["wide"]
     code = Code(e, buffers, (), places, FORMULAS)
-    dtype = buffers[target.buffer].dtype
+    memory, dtype = places[target.buffer], buffers[target.buffer].dtype
     kind = kind_of(dtype)
     outer, inner, moves = _MOVES[node.short.removesuffix("_")](code, node, target, kind)
+
+    def element(place: Index) -> tuple[Value, str, Value]:
+        if wide is None:
+            return memory, dtype, code.number(target.strides, place, target.offset)
+        return e.scratch, "float32", place[wide]
+
     begin, end = e.share(I64(prod(outer)))
-    with e.loop(begin, end) as number, e.loop(I64(0), I64(prod(inner))) as at:
-        code.restart()
-        place, value, is_inside = moves(code.unflat(number, outer), code.unflat(at, inner))
-        with b.if_then(is_inside):
-            where = code.number(target.strides, place, target.offset)
-            if settings["rule"]:
-                value = _together(code, e.load(places[target.buffer], dtype, where), value, kind, settings["rule"])
-            e.store(places[target.buffer], dtype, where, value)
+    with e.loop(begin, end) as number:
+        if wide is not None:
+            _copy_line(code, memory, dtype, target, wide, code.unflat(number, outer), is_read=True)
+        with e.loop(I64(0), I64(prod(inner))) as at:
+            code.restart()
+            place, value, is_inside = moves(code.unflat(number, outer), code.unflat(at, inner))
+            with e.b.if_then(is_inside):
+                where = element(place)
+                if settings["rule"]:
+                    value = _together(code, e.load(*where), value, kind, settings["rule"])
+                e.store(*where, value)
+        if wide is not None:
+            _copy_line(code, memory, dtype, target, wide, code.unflat(number, outer), is_read=False)
     e.finish()
+
+
+def _copy_line(code: Code, memory: Value, dtype: str, target: View, axis: int, own: Index, *, is_read: bool) -> None:
+    """Copies a line of the target along an axis to scratch memory (`is_read`) or back."""
+    e = code.e
+    with e.loop(I64(0), I64(target.shape[axis])) as at:
+        where = code.number(target.strides, (*own[:axis], at, *own[axis + 1 :]), target.offset)
+        if is_read:
+            e.store(e.scratch, "float32", at, e.load(memory, dtype, where))
+        else:
+            e.store(memory, dtype, where, e.load(e.scratch, "float32", at))
 
 
 def _together(code: Code, before: Value, value: Value, kind: Kind, rule: str) -> Value:
