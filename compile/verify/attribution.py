@@ -166,7 +166,7 @@ class Proof:
 
     @cached_property
     def _compiled(self) -> Job:
-        """The job as it was compiled; its weights may be packed."""
+        """The job with the options of the compile; its weights may be packed."""
         return as_compiled(self.job, self.session.manifest)
 
     def _weights(self) -> dict[str, np.ndarray]:

@@ -75,7 +75,7 @@ def test_words_over_plain_tensors(tiny: Tiny) -> None:
 
 
 def test_another_mistake_is_another_finding(tiny: Tiny) -> None:
-    """A norm that is missing beside matrices in AWQ, which the config does not quantise."""
+    """A norm that is missing next to AWQ matrices, which the config does not quantise."""
     tensors = quantised(tiny.tensors, FORMS["awq"])
     norm = next(name for name, array in tensors.items() if (array.ndim == 1 and "norm" in name) or "ln_" in name)
     if tiny.model:  # a draft drops the norms of its model
