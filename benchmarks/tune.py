@@ -76,12 +76,12 @@ ARCHITECTURES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "qwen3"
 
 @contextmanager
 def tiles_are(tiles: Tiles | None) -> Iterator[None]:
-    """Products of one row have these tiles, whole heads where they have to."""
+    """Products of one row have these tiles."""
     chosen = products.gemv
 
-    def fixed(lanes: int, channels: int, dtype: str, accumulators: int, head: int | None, norm: bool) -> Tiles:
+    def fixed(lanes: int, channels: int, dtype: str, accumulators: int, norm: bool) -> Tiles:
         assert tiles is not None
-        return Tiles(1, head or tiles.lanes, tiles.channels, tiles.warps, tiles.stages, tiles.together)
+        return tiles
 
     if tiles is not None:
         products.gemv = fixed

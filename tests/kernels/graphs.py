@@ -10,6 +10,7 @@ import torch
 
 from bringup.compile.cache.store import default_store
 from bringup.compile.kernels.aot import compile_kernels
+from bringup.compile.kernels.call import KernelCall
 from bringup.compile.kernels.select.registry import calls_of
 from bringup.compile.schedule.graph.op_graph import Argument, Buffer, DType, Group, Kind, Node, OpGraph, View, whole
 from bringup.compile.schedule.reference_ops import run_node
@@ -72,9 +73,12 @@ class Function:
         return self.arrays | results
 
     def emulated(self, graph: OpGraph, capability: str, **settings: object) -> Emulated:
-        """Runs the kernel calls of the group, all checks on; results start as NaN."""
-        calls = calls_of(graph, graph.groups[0], capability)
-        assert calls is not None
+        """Runs the kernel calls of all groups, all checks on; results start as NaN."""
+        calls = list[KernelCall]()
+        for group in graph.groups:
+            found = calls_of(graph, group, capability)
+            assert found is not None
+            calls += found
         compiled = compile_kernels([call.kernel for call in calls], capability, default_store())
         results = {
             name: np.full(self.buffers[name].shape, np.nan if "float" in self.buffers[name].dtype else -1).astype(

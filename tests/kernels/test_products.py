@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bringup.compile.kernels.select.registry import calls_of
+from bringup.compile.kernels.select.registry import calls_of, split
 from bringup.compile.schedule.graph.op_graph import View
 from tests.kernels.graphs import Function, far
 
@@ -106,12 +106,14 @@ def test_norms_of_one_rounding_each(rows: int, settings: dict[str, float | bool]
     assert far(found, f.expected(wide=False)["y"]) < 2**-7
 
 
-# Each of the two kernels writes caches of each dtype, which is a rounding of what it has computed by then.
+# Each of the two kernels writes caches of each dtype, which is a rounding of what it has computed by then. Norms of
+# heads, and rope of more rows than a tile has, are a launch of their own.
 HEADS = [
     pytest.param(1, 4, 2, 16, 8, False, False, "float32", id="row"),
     pytest.param(5, 3, 1, 10, 5, False, True, "bfloat16", id="normed"),
     pytest.param(1, 3, 1, 10, 5, False, True, "float32", id="row-normed"),
-    pytest.param(1, 1, 1, 128, 64, False, True, "bfloat16", id="row-normed-in-16-warps"),
+    pytest.param(1, 9, 2, 128, 64, False, True, "bfloat16", id="row-normed-by-several-programs"),
+    pytest.param(129, 2, 1, 10, 5, False, False, "float32", id="more-rows-than-a-tile"),
     pytest.param(18, 2, 2, 12, 3, False, False, "bfloat16", id="partial", marks=pytest.mark.slow),
     pytest.param(3, 2, 2, 12, 3, True, True, "float32", id="partial-interleaved-normed"),
     pytest.param(1, 2, 1, 8, 4, True, False, "bfloat16", id="interleaved"),
@@ -127,8 +129,8 @@ def test_heads_go_to_caches(
     x = f.given("x", (rows, 40), kind="value")
     y = linear(f, x, width, "qkv")
     cos, sin = (f.given(name, (rows, turned), kind="value") for name in ("cos", "sin"))
-    slots = f.array("step:slots", f.random.permutation(90)[:rows].astype(np.int64), "int64", "step")
-    caches = {name: f.array(name, np.zeros((90, groups, channels), np.float32), cache, "state") for name in "kv"}
+    slots = f.array("step:slots", f.random.permutation(150)[:rows].astype(np.int64), "int64", "step")
+    caches = {name: f.array(name, np.zeros((150, groups, channels), np.float32), cache, "state") for name in "kv"}
     for name in "kv":
         f.arrays[name] = f.arrays[name].astype({"float32": np.float32, "bfloat16": "bfloat16"}[cache])
 
@@ -146,10 +148,10 @@ def test_heads_go_to_caches(
     f.node(write, {}, cache_SGK=caches["k"], slots_N=slots, rows_NGK=k)
     f.node(write, {}, cache_SGK=caches["v"], slots_N=slots, rows_NGK=part(groups, heads + groups))
     rotated("q", part(heads, 0))
-    graph = f.graph("q.rope")
-    calls = calls_of(graph, graph.groups[0], "sm_90")
-    assert calls is not None
-    assert [call.kernel.stem for call in calls] == ["linear" if rows == 1 else "linear_tile"]
+    graph = split(f.graph("q.rope"), "sm_90")
+    calls = [call for group in graph.groups for call in calls_of(graph, group, "sm_90") or ()]
+    stems = ["linear" if rows == 1 else "linear_tile", *(["elements"] if normed or rows > 128 else [])]
+    assert [call.kernel.stem for call in calls] == stems
     machine, expected = f.emulated(graph, "sm_90"), f.expected()
     assert far(machine.read("q.rope"), expected["q.rope"]) < 4e-6
     for name in "kv":

@@ -50,7 +50,7 @@ def sinks(graph: OpGraph, group: Group) -> Iterator[Sink]:
             cache, slots, rows = (node.argument(key) for key in ("cache_SGK", "slots_N", "rows_NGK"))
             if not (isinstance(cache, View) and isinstance(slots, View) and isinstance(rows, View)):
                 raise NotTaken
-            yield _rows(cache, slots, rows)
+            yield _cache_rows(cache, slots, rows)
         elif node.updates:
             raise NotTaken
 
@@ -62,7 +62,7 @@ def _result(graph: OpGraph, name: str) -> Sink:
     )
 
 
-def _rows(cache: View, slots: View, rows: View) -> Sink:
+def _cache_rows(cache: View, slots: View, rows: View) -> Sink:
     def write(code: Code, index: Index, mask: str) -> None:
         buffer = code.graph.buffers[cache.buffer]
         row = code.at(slots, index[:1])
@@ -89,13 +89,9 @@ def elements(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall,
     try:
         found = list(sinks(graph, group))
         for number, sink in enumerate(found):
-            blocks = -(-count(sink.shape) // BLOCK)
-            head = "if" if number == 0 else "elif"
-            if len(found) > 1:
-                body.append(f"{head} pid < {begin + blocks}:" if number < len(found) - 1 else "else:")
-            indent = "    " if len(found) > 1 else ""
-            body += [indent + line for line in _section(code, sink, begin)]
-            begin += blocks
+            lines = _section(code, sink, begin)
+            begin += -(-count(sink.shape) // BLOCK)
+            body += _branch(lines, begin, number, len(found))
     except NotTaken:
         return None
     if not found:
@@ -114,43 +110,103 @@ def _section(code: Code, sink: Sink, begin: int) -> list[str]:
     return code.lines[first:]
 
 
+def _branch(lines: list[str], end: int, number: int, branches: int) -> list[str]:
+    """The lines of programs up to `end`, as one of so many branches; without a condition if there is only one."""
+    if branches == 1:
+        return lines
+    condition = f"{'if' if number == 0 else 'elif'} pid < {end}:" if number < branches - 1 else "else:"
+    return [condition, *(f"    {line}" for line in lines)]
+
+
 def rows(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
     """One call of `elements` in which each program computes some complete rows, or None.
 
-    All axes but the last are merged.
+    All axes but the last are merged. Nodes with different numbers of rows, such as norms of the heads of queries and of
+    keys, have separate programs: the program id selects their code.
     """
     if not any(node.short in ROW_FORMULAS for node in group.nodes):
         return None
-    short = {name for node in group.nodes if _drops_axis(node) for name in node.outputs}
-    shapes = [graph.buffers[name].shape for node in group.nodes for name in node.outputs if name not in short]
-    shapes += [view.shape for node in group.nodes if node.short in ROW_FORMULAS for view in node.views[:1]]
-    if any(not shape for shape in shapes):
-        return None
-    counts, widths = {count(shape[:-1]) for shape in shapes}, sorted({shape[-1] for shape in shapes})
-    rounded = {node.short for node in group.nodes} & set(ROW_FORMULAS) == {"to_fp8"}
-    if len(counts) != 1 or power_of_two(widths[-1]) > (WIDEST_ALONE if rounded else WIDEST):
-        return None
-    (total,) = counts
-    widest = power_of_two(widths[-1])
-    each = max(1, min(power_of_two(total), TILE // widest))
-    lanes = {width: f"c{width}" for width in widths}
-    body = [f"row = pid * {each} + tl.arange(0, {each})[:, None]", f"live_row = row < {total}"]
-    for width, lane in lanes.items():
-        body.append(f"{lane} = tl.arange(0, {power_of_two(width)})[None, :]")
-        body.append(f"live_{lane} = live_row & ({lane} < {width})")
-    code = Code(graph, group, FORMULAS, {"row": "live_row", **{lane: f"live_{lane}" for lane in lanes.values()}}, lanes)
-    code.native_fp8 = has_fp8(capability)
     try:
-        for sink in sinks(graph, group):
-            if sink.name in short:
-                sink.write(code, code.unflat(At("row"), sink.shape), "live_row")
-                continue
-            lane = lanes[sink.shape[-1]]
-            sink.write(code, (*code.unflat(At("row"), sink.shape[:-1]), At(lane)), f"live_{lane}")
+        return (_row_call(graph, group, has_fp8(capability)),)
     except (NotTaken, KeyError):
         return None
-    warps = max(1, min(8, each * widest // 256), widest // 2048 if rounded else 1)
-    return (call_of(code, body + code.lines, -(-total // each), warps),)
+
+
+def _row_call(graph: OpGraph, group: Group, native_fp8: bool) -> KernelCall:
+    short = {name for node in group.nodes if _drops_axis(node) for name in node.outputs}
+    sections = _row_sections(graph, group, short)
+    shapes = [shape for node in group.nodes for shape in _shapes(graph, node, short)]
+    widths = sorted({shape[-1] for shape in shapes})
+    widest = power_of_two(widths[-1])
+    rounded = {node.short for node in group.nodes} & set(ROW_FORMULAS) == {"to_fp8"}
+    if widest > (WIDEST_ALONE if rounded else WIDEST):
+        raise NotTaken
+    code = Code(graph, group, FORMULAS, {})
+    code.native_fp8 = native_fp8
+    body: list[str] = []
+    begin = 0
+    for number, (total, found) in enumerate(sections.items()):
+        lines = _row_section(code, found, short, number, begin, total, widths)
+        begin += -(-total // _each(total, widest))
+        body += _branch(lines, begin, number, len(sections))
+    warps = max(1, min(8, _each(max(sections), widest) * widest // 256), widest // 2048 if rounded else 1)
+    return call_of(code, body, begin, warps)
+
+
+def _each(rows: int, widest: int) -> int:
+    """The rows of a program, of so many, whose tiles have up to `widest` columns."""
+    return max(1, min(power_of_two(rows), TILE // widest))
+
+
+def _row_section(
+    code: Code, found: list[Sink], short: set[str], number: int, begin: int, rows: int, widths: list[int]
+) -> list[str]:
+    """The lines for the programs from `begin` on, which compute `rows` rows of the results `found`.
+
+    Sections have different variables, because their tiles can have different shapes.
+    """
+    each, first, row = _each(rows, power_of_two(widths[-1])), len(code.lines), f"row{number}"
+    lanes = {width: f"c{width}_{number}" for width in widths}
+    code.lanes = lanes
+    code.lines.append(f"{row} = (pid - {begin}) * {each} + tl.arange(0, {each})[:, None]")
+    code.lines.append(f"live_{row} = {row} < {rows}")
+    for width, lane in lanes.items():
+        code.lines.append(f"{lane} = tl.arange(0, {power_of_two(width)})[None, :]")
+        code.lines.append(f"live_{lane} = live_{row} & ({lane} < {width})")
+    code.restart({each: f"live_{each}" for each in (row, *lanes.values())})
+    for sink in found:
+        lead = code.unflat(At(row), sink.shape if sink.name in short else sink.shape[:-1])
+        if sink.name in short:
+            sink.write(code, lead, f"live_{row}")
+        else:
+            lane = lanes[sink.shape[-1]]
+            sink.write(code, (*lead, At(lane)), f"live_{lane}")
+    return code.lines[first:]
+
+
+def _row_sections(graph: OpGraph, group: Group, short: set[str]) -> dict[int, list[Sink]]:
+    """The stores of a group by their number of rows. Raises NotTaken if a node reads results with another number."""
+    counts: dict[str, int] = {}
+    for node in group.nodes:
+        found = {count(shape[:-1]) for shape in _shapes(graph, node, short)}
+        found |= {counts[view.buffer] for view in node.views if view.buffer in counts}
+        if len(found) > 1:
+            raise NotTaken
+        counts |= dict.fromkeys(node.outputs, *found)
+    sections: dict[int, list[Sink]] = {}
+    for sink in sinks(graph, group):
+        total = counts[sink.name] if sink.name else count(sink.shape[:-1])
+        sections.setdefault(total, []).append(sink)
+    return sections
+
+
+def _shapes(graph: OpGraph, node: Node, short: set[str]) -> list[tuple[int, ...]]:
+    """The shapes of a node whose last axes are complete rows. Raises NotTaken for a scalar."""
+    found = [graph.buffers[name].shape for name in node.outputs if name not in short]
+    found += [view.shape for view in node.views[:1] if node.short in ROW_FORMULAS]
+    if () in found:
+        raise NotTaken
+    return found
 
 
 def _drops_axis(node: Node) -> bool:

@@ -44,7 +44,7 @@ def _call(graph: OpGraph, group: Group, found: list[Node], native: bool) -> Kern
         raise NotTaken
     code = Code(graph, group, FORMULAS, {"row": "live", "lane": "live"})
     code.native_fp8 = native
-    epilogue, layout = epilogue_of(code, given, factors, narrowest=LEAST_LANES, rounds=True), layouts.pop()
+    epilogue, layout = epilogue_of(code, given, factors, rounds=True), layouts.pop()
     sizes = _tiles(given, epilogue, _step(layout.channels, given.x.shape[-1]), native)
     return _launch(code, given, scales, epilogue, layout, sizes)
 
@@ -102,11 +102,11 @@ def _tiles(given: Input, epilogue: Epilogue, step: int, native: bool) -> Tiles:
     with more or fewer lanes it does not.
     """
     channels, factors, deep = given.x.shape[-1], len(epilogue.factors), max(NARROWEST, power_of_two(step))
-    size = tile(given.rows, epilogue.lanes, channels, "bfloat16", factors, epilogue.head, epilogue.share)
+    size = tile(given.rows, epilogue.lanes, channels, "bfloat16", factors, epilogue.share)
     rows, lanes = size.rows, size.lanes
-    while not epilogue.head and given.rows <= rows == LEAST_LANES < lanes and epilogue.lanes < lanes * PROCESSORS:
+    while given.rows <= rows == LEAST_LANES < lanes and epilogue.lanes < lanes * PROCESSORS:
         lanes //= 2
-    if not epilogue.head and factors == 2 and lanes == 64 <= rows:
+    if factors == 2 and lanes == 64 <= rows:
         lanes = 128 if rows > 64 else 32
     lanes = max(lanes, epilogue.unit)
     most, highest = (MOST_SUMS, 128) if native else (MOST_SUMS // 2, 64)

@@ -1,7 +1,8 @@
-"""Code for the heads of a projection: norm, rope and the write to a cache, in the epilogue of the product.
+"""Code for the heads of a projection: rope and the write to a cache, in the epilogue of the product.
 
 A lane is a pair of channels of a head: two that rope rotates together, or two others. So both channels are in the
-accumulators of one program, and a tile with a complete head contains all that its norm needs.
+accumulators of one program. Norms of heads need complete heads in a tile, which leaves most multiprocessors without a
+program: they have a launch of their own, with the rope and the writes.
 """
 
 from __future__ import annotations
@@ -19,10 +20,9 @@ from bringup.compile.schedule.graph.roles import Role, products, role_of
 
 @dataclass(slots=True)
 class Section:
-    """Heads [N, G, K] of a product, their norm and rope, and their stores: buffers of results, and writes to caches."""
+    """Heads [N, G, K] of a product, their rope, and their stores: buffers of results, and writes to caches."""
 
     rows: View
-    norm: Node | None
     rope: Node | None
     results: list[str] = field(default_factory=list[str])
     writes: list[Node] = field(default_factory=list[Node])
@@ -30,42 +30,35 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """The code of `COLUMNS`, the number of lanes, and the lanes of a tile if these are fixed, `head`.
-
-    `share`: see `tiles.tile`.
-    """
+    """The code of `COLUMNS`, and the number of lanes. `share`: see `tiles.tile`."""
 
     columns: str
     lanes: int
-    head: int | None
     share: int
 
 
 def has_heads(graph: OpGraph, group: Group) -> bool:
-    """Whether a group applies rope or a norm of heads after its product."""
+    """Whether a group applies rope after its product."""
     after = group.nodes[group.nodes.index(products(group)[0]) :]
-    return any(role_of(node) is Role.ROTARY or node.short == "rms_norm" for node in after)
+    return any(role_of(node) is Role.ROTARY for node in after)
 
 
-def write_heads(code: Code, product: Node, lead: Index, narrowest: int) -> Heads:
-    """Writes code for every section. A tile has at least `narrowest` lanes. `lead` is the index of the rows.
+def write_heads(code: Code, product: Node, lead: Index) -> Heads:
+    """Writes code for every section. `lead` is the index of the rows.
 
-    Raises NotTaken if the group has other nodes after the product.
+    Raises NotTaken if the group has other nodes after the product, a norm for one.
     """
     sections = _sections(code, product)
     columns = code.graph.buffers[product.outputs[0]].shape[-1]
     halves = [section.rows.shape[2] // 2 for section in sections]
     if len(lead) != 1 or any(section.rows.shape[2] % 2 for section in sections):
         raise NotTaken
-    normed = any(section.norm for section in sections)
-    head = max(narrowest, power_of_two(max(halves))) if normed else None
     share = 2 if all(half == power_of_two(half) for half in halves) else 4  # head and pair of a lane need a division
     lines = ["def columns(lane):", "c0 = lane * 0 - 1", "c1 = lane * 0 - 1"]
     begin = 0
     for number, (section, half) in enumerate(zip(sections, halves, strict=True)):
-        step = head or half
-        end = begin + step * section.rows.shape[1]
-        places = _Places(number, begin, end, step, half, section, columns)
+        end = begin + half * section.rows.shape[1]
+        places = _Places(number, begin, end, half, section, columns)
         lines += places.columns()
         if len(sections) > 1:  # most programs have lanes of one section only
             with code.only_where(f"(first < {end}) & (first + lane.shape[1] > {begin})"):
@@ -73,17 +66,17 @@ def write_heads(code: Code, product: Node, lead: Index, narrowest: int) -> Heads
         else:
             _write(code, product, section, places, lead)
         begin = end
-    return Heads("\n    ".join([*lines, "return c0, c1"]) + "\n", begin, head, share)
+    return Heads("\n    ".join([*lines, "return c0, c1"]) + "\n", begin, share)
 
 
 class _Places:
     """The lanes of a section: the variables of their head, the index of their pair, and its two channels."""
 
-    def __init__(self, number: int, begin: int, end: int, step: int, half: int, section: Section, columns: int) -> None:
+    def __init__(self, number: int, begin: int, end: int, half: int, section: Section, columns: int) -> None:
         self.first, self.head_step = columns_of(section.rows, columns)
         self.head, self.pair, self.inside = f"h{number}", f"i{number}", f"in{number}"
         self.channels = (f"a{number}", f"b{number}")
-        self.begin, self.end, self.step, self.half = begin, end, step, half
+        self.begin, self.end, self.half = begin, end, half
         cos = section.rope.argument("cos_NC") if section.rope else None
         self.turned = cos.shape[1] if isinstance(cos, View) else 0
         self.interleaved = bool(section.rope and section.rope.argument("interleaved"))
@@ -100,9 +93,9 @@ class _Places:
             own = f"tl.where({self.pair} < {self.turned}, {own}, {plain})" if self.turned else plain
             other = f"tl.where({self.pair} < {self.turned}, {other}, {far})" if self.turned else far
         return [
-            f"{self.head} = (lane - {self.begin}) // {self.step}",
-            f"{self.pair} = (lane - {self.begin}) % {self.step}",
-            f"{self.inside} = {live}(lane >= {self.begin}) & (lane < {self.end}) & ({self.pair} < {self.half})",
+            f"{self.head} = (lane - {self.begin}) // {self.half}",
+            f"{self.pair} = (lane - {self.begin}) % {self.half}",
+            f"{self.inside} = {live}(lane >= {self.begin}) & (lane < {self.end})",
             f"{self.channels[0]} = {own}",
             f"{self.channels[1]} = {other}",
         ]
@@ -130,8 +123,6 @@ def _write(code: Code, product: Node, section: Section, places: _Places, lead: I
             )
             text = f"{text} + {code.cast(code.at(bias, (column,)), 'float')}"
         values.append(code.given(text, buffer, (*index, At(channel))).text)
-    if section.norm:
-        values = _normed(code, section, places, values, index)
     if section.rope:
         values = _turned(code, section.rope, places, values, lead, index)
     for channel, value in zip(places.channels, values, strict=True):
@@ -146,32 +137,6 @@ def _write(code: Code, product: Node, section: Section, places: _Places, lead: I
                 raise NotTaken
             slot = code.at(slots, lead)
             store_row(code, cache, (At(slot.text), head, At(channel)), value, places.inside)
-
-
-def _normed(code: Code, section: Section, places: _Places, values: list[str], index: Index) -> list[str]:
-    node = section.norm
-    assert node
-    weight, eps = node.argument("weight"), node.argument("eps")
-    if not isinstance(weight, View):
-        raise NotTaken
-    one, other = values
-    width, inside = float(section.rows.shape[2]), places.inside
-    sum_ = code.variable(
-        f"tl.sum(tl.where({inside}, {one} * {one} + {other} * {other}, 0.0), 1, keep_dims=True)", index
-    )
-    factor = code.variable(f"tl.rsqrt({sum_} / {width} + {eps})", index)
-    dtype = TYPES[code.graph.buffers[node.outputs[0]].dtype]
-    out: list[str] = []
-    for channel, value in zip(places.channels, values, strict=True):
-        by = code.cast(code.at(weight, (At(channel),)), "float")
-        if offset := node.argument("offset"):
-            text = f"{value} * {factor} * ({by} + {offset})"
-        elif node.argument("round_last"):
-            text = f"{value} * {factor} * {by}"
-        else:
-            text = f"({value} * {factor}).to({dtype}).to(tl.float32) * {by}"
-        out.append(code.given(text, code.graph.buffers[node.outputs[0]], (*index, At(channel))).text)
-    return out
 
 
 def _turned(code: Code, node: Node, places: _Places, values: list[str], lead: Index, index: Index) -> list[str]:
@@ -215,25 +180,22 @@ def _sections(code: Code, product: Node) -> list[Section]:
 
 
 def _section(code: Code, product: Node, view: View, found: list[Section], seen: list[Node]) -> Section:
-    """The section whose result is a view; its norm and rope are added to `seen`."""
-    rope, norm = None, None
+    """The section whose result is a view; its rope is added to `seen`."""
+    rope = None
     while view.buffer != product.outputs[0]:
         node = code.nodes.get(view.buffer)
         source = node.arguments[0] if node else None
         if node is None or view != whole(code.graph.buffers[view.buffer]) or not isinstance(source, View):
             raise NotTaken
-        if node.short == "rope" and rope is None and norm is None:
-            rope = node
-        elif node.short == "rms_norm" and norm is None:
-            norm = node
-        else:
+        if node.short != "rope" or rope is not None:
             raise NotTaken
+        rope = node
         seen.append(node)
         view = source
     if len(view.shape) != 3:
         raise NotTaken
-    same = next((each for each in found if (each.rows, each.rope, each.norm) == (view, rope, norm)), None)
+    same = next((each for each in found if (each.rows, each.rope) == (view, rope)), None)
     if same is None:
-        same = Section(view, norm, rope)
+        same = Section(view, rope)
         found.append(same)
     return same

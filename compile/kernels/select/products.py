@@ -13,7 +13,7 @@ from bringup.compile.kernels.code.writer import POINTER_LIMIT, Code, NotTaken, V
 from bringup.compile.kernels.select.heads import has_heads, write_heads
 from bringup.compile.kernels.select.operands import Factor, Input, input_of, weight_of
 from bringup.compile.kernels.select.outputs import is_rounding, write_elements, write_rounded
-from bringup.compile.kernels.select.tiles import NARROWEST, Tiles, gemv, tile
+from bringup.compile.kernels.select.tiles import TALLEST, Tiles, gemv, tile
 from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View
 from bringup.compile.schedule.graph.roles import products
 
@@ -25,15 +25,13 @@ NAMES = [f"p{n}" for n in range(POINTER_LIMIT)]  # parameters for the buffers of
 class Epilogue:
     """The code after a product, for up to two accumulators.
 
-    `columns` is the code of `COLUMNS`, `factors` the weight of each accumulator, `lanes` the number of lanes. `head`:
-    the number of lanes of a tile if it is fixed. `share`: see `tiles.tile`. `unit`: the number of adjacent lanes that
-    share a scale; they are in one tile.
+    `columns` is the code of `COLUMNS`, `factors` the weight of each accumulator, `lanes` the number of lanes. `share`:
+    see `tiles.tile`. `unit`: the number of adjacent lanes that share a scale; they are in one tile.
     """
 
     columns: str
     factors: tuple[Factor, ...]
     lanes: int
-    head: int | None = None
     share: int = 1
     unit: int = 1
 
@@ -60,12 +58,12 @@ def _call(graph: OpGraph, group: Group, found: list[Node]) -> KernelCall:
     return _launch(graph, code, given, epilogue_of(code, given, factors))
 
 
-def epilogue_of(
-    code: Code, given: Input, factors: Sequence[Factor], *, narrowest: int = 1, rounds: bool = False
-) -> Epilogue:
+def epilogue_of(code: Code, given: Input, factors: Sequence[Factor], *, rounds: bool = False) -> Epilogue:
     """Writes code for all nodes after the products. Raises NotTaken for nodes that an epilogue does not support.
 
-    A tile has at least `narrowest` lanes. `rounds`: whether the kernel supports rounding to float8.
+    `rounds`: whether the kernel supports rounding to float8. Rope needs so many registers that a thread has half of the
+    accumulators. If there are more rows than a tile has, the product is compute-bound, and a launch for rope after it
+    takes less time than the smaller tiles.
     """
     graph, group, shape = code.graph, code.group, code.graph.buffers[factors[0].node.outputs[0]].shape
     lead = _lead(code, given, shape)
@@ -73,10 +71,10 @@ def epilogue_of(
     for number, factor in enumerate(factors):
         code.bases[factor.node.outputs[0]] = _accumulated(code, factor, number, lead, accumulators)
     if has_heads(graph, group):
-        if len(factors) != 1 or given.batch:
+        if len(factors) != 1 or given.batch or given.rows > TALLEST:
             raise NotTaken
-        done = write_heads(code, factors[0].node, lead, NARROWEST if given.rows > 1 else narrowest)
-        return Epilogue(done.columns, (factors[0], factors[0]), done.lanes, done.head, done.share)
+        done = write_heads(code, factors[0].node, lead)
+        return Epilogue(done.columns, (factors[0], factors[0]), done.lanes, done.share)
     unit = max((write_rounded(code, node, lead, shape) for node in group.nodes if is_rounding(node, rounds)), default=1)
     lanes = write_elements(code, group, lead, shape)
     if not accumulators:
@@ -197,5 +195,5 @@ def _tiles(given: Input, epilogue: Epilogue, channels: int, dtype: str) -> Tiles
     accumulators = len(epilogue.factors)
     if given.rows == 1:
         lanes = epilogue.lanes * max(1, given.batch)
-        return gemv(lanes, channels, dtype, accumulators, epilogue.head, given.norm is not None)
-    return tile(given.rows, epilogue.lanes, channels, dtype, accumulators, epilogue.head, epilogue.share)
+        return gemv(lanes, channels, dtype, accumulators, given.norm is not None)
+    return tile(given.rows, epilogue.lanes, channels, dtype, accumulators, epilogue.share)

@@ -87,20 +87,20 @@ def _tiles(graph: OpGraph, given: Input, epilogue: Epilogue, word: int) -> Tiles
 
     With one row, a load has 16 bytes of codes, and a tile has enough channels for all threads of 4 warps if possible.
     """
-    weight, factors, head = packed_of(epilogue.factors[0].node), len(epilogue.factors), epilogue.head
+    weight, factors = packed_of(epilogue.factors[0].node), len(epilogue.factors)
     channels, block = given.x.shape[-1], weight.block[-1]
     in_blocks = weight.scales.shape[-1] > 1 and block >= NARROWEST and power_of_two(block) == block
     most = block if in_blocks else power_of_two(channels)
     if given.rows > 1:
         dtype = graph.buffers[given.x.buffer].dtype
-        size = tile(given.rows, epilogue.lanes, channels, dtype, factors, head, epilogue.share)
+        size = tile(given.rows, epilogue.lanes, channels, dtype, factors, epilogue.share)
         return Tiles(size.rows, size.lanes, 1, min(size.channels, max(NARROWEST, most)), size.warps, size.stages)
     vector = 16 // size_of(graph.buffers[weight.codes.buffer].dtype)
     wanted = max(32, min(power_of_two(channels), 128 * vector))
     deep = min(wanted, max(NARROWEST, most))
     parts = wanted // deep if in_blocks else 1
-    lanes = head or max(word, 2)
-    while not head and lanes * parts * deep * factors < 128 * EACH and epilogue.lanes >= lanes * 4 * PROCESSORS:
+    lanes = max(word, 2)
+    while lanes * parts * deep * factors < 128 * EACH and epilogue.lanes >= lanes * 4 * PROCESSORS:
         lanes *= 2
     while lanes * parts * deep * factors > 128 * 2 * EACH and parts * deep > 32:
         parts, deep = (parts // 2, deep) if parts > 1 else (1, deep // 2)

@@ -9,9 +9,9 @@ from bringup.compile.kernels.code.types import power_of_two, size_of
 PROCESSORS = 132  # multiprocessors of an H100 and an H200
 FEW, MANY = 3000, 6000  # lanes; a vocabulary or a wide layer has many
 LOADS = 8  # outstanding loads of weights of a thread
-LOADS_OF_HEADS = 4  # the same for a tile with a complete head, whose norm and rope need registers too
 MOST_SUMS = 8 * 32 * 64  # maximum accumulators of a tile: 64 for each thread of eight warps
 NARROWEST = 16  # minimum rows and lanes of a tile with matrix instructions
+TALLEST = 128  # maximum rows of a tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +29,16 @@ class Tiles:
     together: int = 1
 
 
-def gemv(lanes: int, channels: int, dtype: str, accumulators: int, head: int | None, norm: bool) -> Tiles:
+def gemv(lanes: int, channels: int, dtype: str, accumulators: int, norm: bool) -> Tiles:
     """The tile of a product with one row. It is memory-bound, so the number of outstanding loads matters.
 
     Measured on an H200 (benchmarks/results/2026-11-24-tiles.md). After a norm, a row of up to 4096 channels of 16 bits
     is held in registers, so its statistics need no second read. Fewer programs start faster: if there are few lanes, a
-    program computes several, each in a separate warp or in all warps. `head`: the number of lanes that a tile must
-    have.
+    program computes several, each in a separate warp or in all warps.
     """
     vector = 16 // size_of(dtype)  # elements of a load
     warp = 32 * vector  # channels that a warp loads at a time
     whole, short, longest = power_of_two(channels), 4 * warp, 16 * warp
-    if head:
-        sums = head * accumulators
-        widest = max(32, min(whole, longest, _most_channels(sums, vector)))
-        return Tiles(1, head, widest, max(1, min(16, power_of_two(sums * widest // (warp * LOADS_OF_HEADS)))))
     few = norm and lanes < FEW
     if few and accumulators == 1 and channels <= short:
         return Tiles(1, 4, warp, 1, together=4)
@@ -62,28 +57,21 @@ def gemv(lanes: int, channels: int, dtype: str, accumulators: int, head: int | N
     return Tiles(1, each, widest, 8 if widest >= 8 * warp else 4, together=4 if channels > longest else 1)
 
 
-def _most_channels(lanes: int, vector: int) -> int:
-    """Channels of a tile with a complete head, in the registers of 16 warps: `LOADS_OF_HEADS` loads of each thread."""
-    return max(32, power_of_two(16 * 32 * vector * LOADS_OF_HEADS // lanes))
-
-
-def tile(rows: int, lanes: int, channels: int, dtype: str, accumulators: int, head: int | None, share: int) -> Tiles:
+def tile(rows: int, lanes: int, channels: int, dtype: str, accumulators: int, share: int) -> Tiles:
     """The tile of a product with several rows, by matrix instructions; float32 by scalar products, in small tiles.
 
     The width of a tile is the largest that still gives each multiprocessor one program, or two if the weights are most
     of the bytes. A thread has 1 in `share` of the accumulators that it could have, because the epilogue needs registers
-    too. `head` is the number of lanes of a head with a norm; a tile then consists of complete heads.
+    too.
     """
     small = size_of(dtype) == 4
-    height = max(NARROWEST, min(power_of_two(rows), 32 if small else 128))
+    height = max(NARROWEST, min(power_of_two(rows), 32 if small else TALLEST))
     width, across = (32 if small else 128) // accumulators, -(-rows // height)
     wanted = PROCESSORS if rows > 64 else 2 * PROCESSORS
     while width > NARROWEST and across * -(-lanes // width) < wanted:
         width //= 2
     most = MOST_SUMS // share
-    if head:
-        width, height = head, max(NARROWEST, min(height, (1024 if small else 2048) // head))
-    elif share > 1:
+    if share > 1:
         height = min(height, 256 // share)
         width = min(width, most // (height * accumulators))
     deep = max(16, min(32 if small else 64, power_of_two(channels)))
