@@ -13,7 +13,7 @@ from bringup.compile.gpu.driver.driver import Address, Arguments, Driver, Functi
 from bringup.compile.gpu.kernel_plan import KernelPlan, PlannedKernel
 from bringup.compile.gpu.profile import Profile
 from bringup.compile.gpu.ready import Flight, Kind, Ready, Start
-from bringup.compile.gpu.sampling import Draws
+from bringup.compile.gpu.sampling import SLOTS, Draws
 from bringup.compile.gpu.sizes import fields_of
 from bringup.compile.gpu.staging import Staging
 from bringup.compile.gpu.states import States
@@ -34,9 +34,10 @@ class GpuExecutor:
     """Executor of a schedule with compiled kernels; see `program.Executor`.
 
     Memory is allocated once. A step copies its fields to the device, starts its launches and copies its outputs to the
-    host, all in one stream, and synchronises once. Decode is one graph from its second step on. `draw` copies tokens
-    to the host instead of logits. A draw that continues copies no fields, because the kernels have advanced them. With
-    `ahead` it also starts the next step before it synchronises, so the device is never idle.
+    host, all in one stream, and synchronises once. Decode is one graph from its second step on. In `draw` the kernels
+    store tokens in host memory, and no logits are copied. A draw that continues copies no fields either, because the
+    kernels have advanced them. With `ahead` it also starts the next step before it synchronises, so the device is never
+    idle.
     """
 
     def __init__(
@@ -200,7 +201,7 @@ class GpuExecutor:
         return graphs[0]
 
     def _put(self, ready: Ready, kind: Kind, slot: int, profile: Profile | None) -> None:
-        """Adds a step to the stream. Its tokens are copied to the slot `slot`."""
+        """Adds a step to the stream. Its tokens are stored in the slot `slot`."""
         if kind in ("logits", "draw"):
             ready.staging.copy_in(self._driver, self._stream)
         draws = ready.draws if kind != "logits" else None
@@ -210,17 +211,14 @@ class GpuExecutor:
             profile.begin(self._driver, self._stream, ready.entry.name)
         starts = [(start, start.nbytes) for start in ready.starts]
         if draws is not None:
-            starts += [(start, draws.read_by(start.function.name, start.nbytes)) for start in ready.draw_starts]
+            starts += [(start, draws.read_by(start.function.name, start.nbytes)) for start in ready.draw_starts[slot]]
         for number, (start, nbytes) in enumerate(starts):
             early = number > 0 and profile is None  # only after a kernel, not after a copy or an event
             self._driver.launch(start.function, start.grid, start.arguments, self._stream, early=early)
             if profile is not None:
                 profile.mark(self._driver, self._stream, start.label, start.function.name, start.grid, nbytes)
-        if draws is not None:
-            draws.copy_out(slot, self._driver, self._stream)
-            return
         for array, address in ready.outputs.values():
-            if array.nbytes:
+            if array.nbytes and draws is None:
                 self._driver.copy_out(array.reshape(-1).view(np.uint8), address, self._stream)
 
     # before the first step of an entry point
@@ -253,11 +251,14 @@ class GpuExecutor:
         if calls := self._plan.sampling.get(entry.name):
             ready.draws = Draws(self._driver, entry.num_sequences, entry.name)
             logits, address = outputs["logits"]
-            places = {**ready.draws.places(staging, address), SCRATCH: self._scratch}
-            for call in calls:
-                values = [places[v.buffer] + v.offset if isinstance(v, Pointer) else v for v in call.arguments]
-                ready.draw_starts.append(self._filled(f"sampling: {call.kernel.stem}", logits.nbytes, call, values))
+            for slot in range(SLOTS):
+                places = {**ready.draws.places(staging, address, slot), SCRATCH: self._scratch}
+                ready.draw_starts.append([self._draw_start(call, places, logits.nbytes) for call in calls])
         return ready
+
+    def _draw_start(self, call: KernelCall, places: Mapping[str, Address], nbytes: int) -> Start:
+        values = [places[v.buffer] + v.offset if isinstance(v, Pointer) else v for v in call.arguments]
+        return self._filled(f"sampling: {call.kernel.stem}", nbytes, call, values)
 
     def _launches(self, entry: str) -> Iterator[tuple[Launch, Sequence[KernelCall]]]:
         """Every launch of an entry point with its kernel calls, in order."""

@@ -12,8 +12,8 @@ from bringup.compile.gpu.sampling import Draws
 from bringup.compile.gpu.staging import Staging
 from bringup.compile.program.program import Entry
 
-# What a step copies to the device and back, in this order: fields and outputs; fields, sampling settings and tokens;
-# sampling settings and tokens; tokens only.
+# What a step copies to the device and back: fields, and outputs; fields and sampling settings; sampling settings;
+# nothing, because the kernels store tokens in host memory.
 Kind = Literal["logits", "draw", "continue", "repeat"]
 
 
@@ -40,9 +40,10 @@ class Flight:
 class Ready:
     """An entry point on the device. `outputs`: host array and device address, by name.
 
-    `draw_starts` sample tokens from its logits, with the settings of `draws`. `can_continue`: the fields on the device
-    are those of the step after the latest one. `ahead` is the step after the latest one, if it has been started in
-    advance. `graphs` are by the kind of a step and the slot of its tokens; `events` are by slot.
+    `draw_starts` sample tokens from its logits with the settings of `draws`, and store them in the slot of their index.
+    `can_continue`: the fields on the device are those of the step after the latest one. `ahead` is the step after the
+    latest one, if it has been started in advance. `graphs` are by the kind of a step and the slot of its tokens;
+    `events` are by slot.
     """
 
     entry: Entry
@@ -50,7 +51,7 @@ class Ready:
     starts: list[Start]
     outputs: dict[str, tuple[np.ndarray, Address]]
     draws: Draws | None = None
-    draw_starts: list[Start] = field(default_factory=list[Start])
+    draw_starts: list[list[Start]] = field(default_factory=list[list[Start]])
     can_continue: bool = False
     ahead: Flight | None = None
     graphs: dict[tuple[Kind, int], Graph] = field(default_factory=dict[tuple[Kind, int], Graph])

@@ -19,6 +19,7 @@ from bringup.compile.schedule.schedule import Schedule
 
 Sampling = Mapping[str, Sequence[KernelCall]]  # by decode entry point
 MOST = np.iinfo(np.int64).max  # of `top_k`: more than any vocabulary has
+SLOTS = 2  # of tokens: those of a step, and of the step that was started before they are read
 COLDEST, HOTTEST = np.finfo(np.float32).max, 1e-30  # of log2(e) / temperature: 0 is greedy, infinity times 0 is NaN
 
 
@@ -90,14 +91,15 @@ class Draws:
         self._sequences = sequences
         specs = [TensorSpec(name=name, shape=(sequences,), dtype=dtype) for name, dtype in SETTINGS.items()]
         self._staging = Staging(driver, specs, f"the draws of {entry}")
-        self._tokens = driver.pinned(2 * 8 * sequences).view(np.int64).reshape(2, sequences)
+        tokens, self._drawn = driver.mapped(SLOTS * 8 * sequences, f"the tokens of {entry}")
+        self._tokens = tokens.view(np.int64).reshape(SLOTS, sequences)
         self._filled: list[Draw] | None = None
-        self._drawn = driver.allocate(8 * sequences, f"the tokens of {entry}")
 
-    def places(self, fields: Staging, logits: Address) -> Mapping[str, Address]:
-        """The address of each buffer of the kernels' calls."""
+    def places(self, fields: Staging, logits: Address, slot: int) -> Mapping[str, Address]:
+        """The address of each buffer of the kernels' calls. Kernels store the tokens in the host's slot `slot`."""
         own = {name: self._staging.address(name) for name in SETTINGS}
-        return {**own, **{name: fields.address(name) for name in ADVANCED}, LOGITS: logits, DRAWN: self._drawn}
+        drawn = self._drawn + slot * self._tokens[slot].nbytes
+        return {**own, **{name: fields.address(name) for name in ADVANCED}, LOGITS: logits, DRAWN: drawn}
 
     def are(self, draws: Sequence[Draw]) -> bool:
         """Whether the settings are these already."""
@@ -117,10 +119,6 @@ class Draws:
     def copy_in(self, driver: Driver, stream: Stream) -> None:
         self._staging.copy_in(driver, stream)
 
-    def copy_out(self, slot: int, driver: Driver, stream: Stream) -> None:
-        """The tokens of a step to one of two slots: those of the step before stay until they are read."""
-        driver.copy_out(self._tokens[slot].view(np.uint8), self._drawn, stream)
-
     def tokens(self, slot: int, count: int) -> list[int]:
-        """Of the first sequences, once the step is done."""
+        """Of the first sequences, once the step is done. The next step has the other slot."""
         return self._tokens[slot, :count].tolist()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from bringup.compile.gpu.kernel_plan import KernelPlan
+from bringup.compile.gpu.sampling import SLOTS
 from bringup.compile.gpu.upload import CHUNK
 from bringup.compile.kernels.select.sampling import SETTINGS
 from bringup.compile.program.bind_weights import dtype_of
@@ -30,7 +31,7 @@ def device_bytes(plan: KernelPlan, schedule: Schedule, interface: Interface, wei
     for entry in interface.entries:
         sizes.append(sum(nbytes_of(spec) + 256 for spec in fields_of(entry, interface)))
         # Sampling settings, and tokens.
-        sizes += [len(SETTINGS) * (8 * entry.num_sequences + 256), 8 * entry.num_sequences]
+        sizes += [len(SETTINGS) * (8 * entry.num_sequences + 256), SLOTS * 8 * entry.num_sequences]
     return sum(size + 4096 for size in sizes) + CHUNK
 
 

@@ -80,6 +80,36 @@ def test_a_graph_runs_again_with_new_data() -> None:
         np.testing.assert_array_equal(found, FACTOR * (np.arange(COUNT) + offset))
 
 
+def test_a_kernel_stores_in_mapped_memory() -> None:
+    setup = Setup(compiled("scale"))
+    raw, setup.y = setup.driver.mapped(4 * COUNT, "the host's")
+    found = raw.view(np.float32)
+    found[:] = 0
+    setup.launch()
+    assert not found.any()
+    setup.driver.wait(setup.stream)
+    np.testing.assert_array_equal(found, FACTOR * np.arange(COUNT))
+    setup.driver.unpin(raw)
+    setup.launch()
+    with pytest.raises(BringupError, match=r"CUDA_ERROR_ILLEGAL_ADDRESS.*the host's.*freed"):
+        setup.driver.wait(setup.stream)
+
+
+def test_a_store_past_mapped_memory_is_found() -> None:
+    setup = Setup(compiled("unchecked"))
+    setup.x = setup.driver.allocate(4 * 128 * GRID[0], "x")
+    setup.y = setup.driver.mapped(4 * COUNT, "the host's")[1]
+    setup.launch()
+    with pytest.raises(BringupError, match=r"CUDA_ERROR_ILLEGAL_ADDRESS.*the host's"):
+        setup.driver.wait(setup.stream)
+
+
+def test_pinned_memory_that_is_not_mapped_has_no_device_address() -> None:
+    setup = Setup(compiled("scale"))
+    status, *_ = setup.double.cuMemHostGetDevicePointer(setup.host.ctypes.data, 0)
+    assert status.name == "CUDA_ERROR_INVALID_VALUE"
+
+
 def test_events_have_times() -> None:
     setup = Setup(compiled("scale"))
     start, end = setup.driver.event(), setup.driver.event()

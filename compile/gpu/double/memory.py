@@ -1,4 +1,4 @@
-"""Memory of the emulated driver: device memory with exact bounds, and pinned host memory."""
+"""Memory of the emulated driver: device memory with exact bounds, and pinned host memory, also mapped."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import numpy as np
 from bringup.compile.gpu.double.status import INVALID_VALUE, Refused, call
 from bringup.compile.gpu.double.streams import Streams
 from bringup.compile.ptx import Device
+from bringup.compile.ptx.hardware.spaces import GLOBAL_BASE
+
+MAPPED = 2  # CU_MEMHOSTALLOC_DEVICEMAP
 
 
 class Memory(Streams):
@@ -21,6 +24,7 @@ class Memory(Streams):
         self.device, self._total = Device(nbytes), nbytes
         self._sizes: dict[int, int] = {}
         self._host: dict[int, Any] = {}
+        self._mapped: dict[int, int] = {}  # device addresses of host memory, by host address
         self._next = ""
 
     def label(self, name: str) -> None:
@@ -53,9 +57,23 @@ class Memory(Streams):
 
     @call
     def cuMemHostAlloc(self, nbytes: int, flags: int) -> int:
-        memory = (ctypes.c_ubyte * nbytes)()
+        memory = self._mapped_memory(nbytes) if flags & MAPPED else (ctypes.c_ubyte * nbytes)()
         self._host[ctypes.addressof(memory)] = memory
         return ctypes.addressof(memory)
+
+    def _mapped_memory(self, nbytes: int) -> Any:
+        """Host memory with a device address: a range of the array that holds the device's memory."""
+        address = int(self.device.alloc(nbytes, self._next or "mapped memory"))
+        place = self.device.bytes.ctypes.data + address - GLOBAL_BASE
+        memory = (ctypes.c_ubyte * nbytes).from_address(place)
+        self._next, self._mapped[ctypes.addressof(memory)] = "", address
+        return memory
+
+    @call
+    def cuMemHostGetDevicePointer(self, address: int, flags: int) -> Any:
+        if int(address) not in self._mapped:
+            raise Refused(INVALID_VALUE, f"{int(address):#x} is not mapped memory")
+        return self.CUdeviceptr(self._mapped[int(address)])
 
     @call
     def cuMemFreeHost(self, address: int) -> None:
@@ -63,6 +81,8 @@ class Memory(Streams):
             raise Refused(INVALID_VALUE, f"{int(address):#x} is not pinned memory")
         self.drain_all()
         del self._host[int(address)]
+        if int(address) in self._mapped:
+            self.device.free(self._mapped.pop(int(address)))
 
     @call
     def cuMemcpyHtoDAsync(self, to: Any, source: int, nbytes: int, stream: Any) -> None:

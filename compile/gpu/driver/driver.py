@@ -27,6 +27,7 @@ Module = NewType("Module", object)
 Graph = NewType("Graph", object)
 Grid = tuple[int, int, int]
 NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, hipStreamNonBlocking
+MAPPED = 2  # CU_MEMHOSTALLOC_DEVICEMAP, hipHostMallocMapped
 THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, hipStreamCaptureModeThreadLocal
 
 
@@ -155,8 +156,20 @@ class Driver(ABC):
         self._give_back(self._names.free, address)
 
     def pinned(self, nbytes: int) -> np.ndarray:
-        """Pinned host memory, as uint8 [nbytes]: the device reads and writes it. It exists until `unpin` or `close`."""
-        address = int(self._call(self._names.pin, max(nbytes, 1), 0))
+        """Pinned host memory for copies, as uint8 [nbytes]. It exists until `unpin` or `close`."""
+        return self._pinned(nbytes, 0)
+
+    def mapped(self, nbytes: int, name: str = "") -> tuple[np.ndarray, Address]:
+        """Pinned host memory that kernels can access too: as uint8 [nbytes], and its device address.
+
+        Stores of a kernel are visible to the host once it has waited for that kernel. `name` is as in `allocate`.
+        """
+        self._label(name)
+        array = self._pinned(nbytes, MAPPED)
+        return array, int(self._call(self._names.mapped, array.ctypes.data, 0))
+
+    def _pinned(self, nbytes: int, flags: int) -> np.ndarray:
+        address = int(self._call(self._names.pin, max(nbytes, 1), flags))
         self._hold(self._names.unpin, address)
         return np.ctypeslib.as_array((ctypes.c_ubyte * max(nbytes, 1)).from_address(address))[:nbytes]
 

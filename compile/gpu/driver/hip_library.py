@@ -47,6 +47,7 @@ SIGNATURES: Mapping[str, tuple[Any, ...]] = {
     "hipFree": (_ADDRESS,),
     "hipHostMalloc": (Out(_ADDRESS), _SIZE, _UNSIGNED),
     "hipHostFree": (_ADDRESS,),
+    "hipHostGetDevicePointer": (Out(_ADDRESS), _ADDRESS, _UNSIGNED),
     "hipMemcpyHtoDAsync": (_ADDRESS, _ADDRESS, _SIZE, _HANDLE),
     "hipMemcpyDtoHAsync": (_ADDRESS, _ADDRESS, _SIZE, _HANDLE),
     "hipMemsetD8Async": (_ADDRESS, ctypes.c_ubyte, _SIZE, _HANDLE),

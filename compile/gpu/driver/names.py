@@ -17,6 +17,7 @@ class Names:
     free: str
     pin: str
     unpin: str
+    mapped: str
     copy_in: str
     copy_out: str
     fill: str
@@ -55,6 +56,7 @@ CUDA = Names(
     free="cuMemFree",
     pin="cuMemHostAlloc",
     unpin="cuMemFreeHost",
+    mapped="cuMemHostGetDevicePointer",
     copy_in="cuMemcpyHtoDAsync",
     copy_out="cuMemcpyDtoHAsync",
     fill="cuMemsetD8Async",
@@ -88,6 +90,7 @@ HIP = Names(
     free="hipFree",
     pin="hipHostMalloc",
     unpin="hipHostFree",
+    mapped="hipHostGetDevicePointer",
     copy_in="hipMemcpyHtoDAsync",
     copy_out="hipMemcpyDtoHAsync",
     fill="hipMemsetD8Async",
