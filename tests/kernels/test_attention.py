@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -102,3 +103,18 @@ def test_attention_is_that_of_float64(name, capability, compiled):
         rows = len(data.expected)
         assert relative(found[:rows], data.expected) < TOLERANCES[case.dtype]
         assert not np.asarray(found[rows:], np.float64).any()  # padding
+
+
+def test_the_first_tile_is_an_operand_before_the_wait() -> None:
+    """In a decode launch that starts early: only products and the newest key are left after its wait."""
+    call = call_of(data_of(CASES["decode_bfloat16"]), "sm_90")
+    text = compile_kernels([call.kernel], "sm_90", default_store())[call.kernel].assembly
+    before, wait, after = text.partition("griddepcontrol.wait")
+    assert wait
+    fetch, product = re.compile(r"ld\.global\.v4"), re.compile(r"mma\.sync")
+    loads = len(fetch.findall(before))
+    first = after[: product.search(after).start()]
+    assert loads > 1
+    assert not fetch.findall(first)
+    for kind in ("m8n8.x4.shared", "m8n8.x4.trans.shared"):
+        assert kind in before

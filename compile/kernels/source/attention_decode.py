@@ -10,8 +10,10 @@ import triton.language as tl
 
 from bringup.compile.kernels.source.attention_parts import (
     INFINITY,
+    as_operand,
     channels,
     finished,
+    first_row,
     rows_of_tile,
     scored,
     shares_of,
@@ -35,6 +37,21 @@ def with_tile(
     shares, top, factor = shares_of(scores, top)
     total = total * factor + tl.sum(shares, 1)
     return top, total, tl.dot(shares.to(values.dtype), values, mixed * factor[:, None], input_precision="ieee")
+
+
+@triton.jit
+def newest_alone(q1, q2, k1, k2, values, seen, slopes, scale, HEADS: tl.constexpr, K2: tl.constexpr,
+                 SOFTCAP: tl.constexpr):  # fmt: skip
+    """The running softmax with only the key at the position of the query: (top, total, mixed).
+
+    `k1` [1, K1], `k2` [1, K2] and `values` [1, V1] are its channels. `seen`: whether it is in this split.
+    """
+    products = tl.sum(q1.to(tl.float32) * k1.to(tl.float32), 1, keep_dims=True)
+    if K2:
+        products += tl.sum(q2.to(tl.float32) * k2.to(tl.float32), 1, keep_dims=True)
+    scores = scored(products, tl.zeros((1, 1), tl.int32), slopes, scale, SOFTCAP)
+    total = tl.where(seen, 1.0, 0.0) + tl.zeros((HEADS,), tl.float32)
+    return tl.max(tl.where(seen, scores, -INFINITY), 1), total, total[:, None] * values.to(tl.float32)
 
 
 @triton.jit
@@ -88,8 +105,8 @@ def attention_decode(
     for LENGTH keys of a sequence. A split has at least LEAST tiles of keys, so a short sequence has few splits. WIDTH:
     SPLITS, rounded up to a power of two. WIDE: products are computed in float32. `mixed`, `top` and `total` are memory
     for the splits; `count`, int32 [B, second axis of the grid], is zero before and after. Unused pointers are None.
-    KNOWN: earlier launches write only one row of the first tile, that of the newest token. If launches start early
-    too, the other rows of that tile are fetched before the wait.
+    KNOWN: earlier launches write only one row of the caches, that of the newest token. If launches start early too,
+    the other rows of the first tile are fetched before the wait, and the softmax begins with the newest key alone.
     """
     let_next_start(EARLY)
     if not KNOWN:
@@ -140,10 +157,10 @@ def attention_decode(
         row, after = rows_of_tile(low, low < high, seen, sequence, block_table_BP, rows_B, KEYS, TABLE, RING)
         k_rows = k_SGK + row * K_ROW + group * K_HEAD + after[None, :] * K_ROW
         v_rows = v_SGV + row * V_ROW + group * V_HEAD + after[:, None] * V_ROW
-        first1 = channels(k_rows, is_old[None, :], c1[:, None], K, 0, K1, DOT)
+        first1 = as_operand(channels(k_rows, is_old[None, :], c1[:, None], K, 0, K1, DOT))
         if K2:
-            first2 = channels(k_rows, is_old[None, :], tl.arange(0, K2)[:, None], K, K1, K2, DOT)
-        first_values = channels(v_rows, is_old[:, None], cv[None, :], V, 0, V1, DOT)
+            first2 = as_operand(channels(k_rows, is_old[None, :], tl.arange(0, K2)[:, None], K, K1, K2, DOT))
+        first_values = as_operand(channels(v_rows, is_old[:, None], cv[None, :], V, 0, V1, DOT))
     if KNOWN:
         wait_for_last(EARLY)
     if split >= used:
@@ -157,19 +174,25 @@ def attention_decode(
         q2 = channels(q_heads, is_head[:, None], c2[None, :], K, K1, K2, DOT)
     if chosen_BL is not None:
         chosen = chosen_BL + sequence.to(tl.int64) * LENGTH
-    top = tl.full((HEADS,), -INFINITY, tl.float32)
-    total = tl.zeros((HEADS,), tl.float32)
-    mixed = tl.zeros((HEADS, V1), tl.float32)
     if FIRST:
-        is_new = seen & (key == position)
-        first1 += channels(k_rows, is_new[None, :], c1[:, None], K, 0, K1, DOT)  # of each row one of both is 0
+        is_new = (position >= low) & (position < tl.minimum(low + KEYS, high))
+        newest = first_row(position, sequence, block_table_BP, rows_B, is_new, TABLE, RING)
+        k_row = k_SGK + newest * K_ROW + group * K_HEAD
+        new1 = channels(k_row, is_new, c1[None, :], K, 0, K1, DOT)
+        new2 = None
         if K2:
-            first2 += channels(k_rows, is_new[None, :], c2[:, None], K, K1, K2, DOT)
-        first_values += channels(v_rows, is_new[:, None], cv[None, :], V, 0, V1, DOT)
+            new2 = channels(k_row, is_new, c2[None, :], K, K1, K2, DOT)
+        new_values = channels(v_SGV + newest * V_ROW + group * V_HEAD, is_new, cv[None, :], V, 0, V1, DOT)
         if chosen_BL is not None:
-            seen = seen & (tl.load(chosen + key, mask=seen, other=0) != 0)
-        top, total, mixed = with_tile(q1, q2, first1, first2, first_values, key - position, seen, slopes, scale,
+            is_old = is_old & (tl.load(chosen + key, mask=is_old, other=0) != 0)
+            is_new = is_new & (tl.load(chosen + position, mask=is_new, other=0) != 0)
+        top, total, mixed = newest_alone(q1, q2, new1, new2, new_values, is_new, slopes, scale, HEADS, K2, SOFTCAP)
+        top, total, mixed = with_tile(q1, q2, first1, first2, first_values, key - position, is_old, slopes, scale,
                                       top, total, mixed, K2, SOFTCAP)  # fmt: skip
+    else:
+        top = tl.full((HEADS,), -INFINITY, tl.float32)
+        total = tl.zeros((HEADS,), tl.float32)
+        mixed = tl.zeros((HEADS, V1), tl.float32)
     for start in range(low + DONE, high, KEYS):
         key = start + at
         seen = (key >= begin) & (key < high)

@@ -90,10 +90,27 @@ def finished(mixed, top, total, sinks):
 
 
 @triton.jit
+def as_operand(tile):
+    """The same tile, in the layout of a product's operand from here on.
+
+    A tile that was only loaded is converted, through shared memory, at the product: after the wait, if that is in
+    between. A sum is computed in the operand's layout, so the conversion comes before it. Tests look for it.
+    """
+    return tile + tl.zeros(tile.shape, tile.dtype)
+
+
+@triton.jit
 def channels(
     pointer, valid, column, SIZE: tl.constexpr, FIRST: tl.constexpr, BLOCK_OF: tl.constexpr, DOT: tl.constexpr
 ):
-    """A tile of BLOCK_OF channels of SIZE, starting at FIRST, in the dtype DOT. Elements that do not exist are 0."""
+    """A tile of BLOCK_OF channels of SIZE, starting at FIRST, in the dtype DOT. Elements that do not exist are 0.
+
+    `valid`: which rows exist, None for all.
+    """
     if FIRST + BLOCK_OF > SIZE:
-        valid = valid & (FIRST + column < SIZE)
-    return tl.load(pointer + FIRST + column, mask=valid, other=0.0).to(DOT)
+        valid = FIRST + column < SIZE if valid is None else valid & (FIRST + column < SIZE)
+    if valid is None:
+        tile = tl.load(pointer + FIRST + column)
+    else:
+        tile = tl.load(pointer + FIRST + column, mask=valid, other=0.0)
+    return tile.to(DOT)
