@@ -81,7 +81,8 @@ def call_of(data: Data, capability: str) -> KernelCall:
 @pytest.fixture(scope="module")
 def compiled(request) -> Mapping[tuple[Kernel, str], Compiled]:
     """The kernels of the tests that run, compiled together."""
-    selected = [item.callspec.params for item in request.session.items if item.path == request.path]
+    items = [item for item in request.session.items if item.path == request.path]
+    selected = [item.callspec.params for item in items if hasattr(item, "callspec")]
     found: dict[tuple[Kernel, str], Compiled] = {}
     for capability in {params["capability"] for params in selected}:
         names = {params["name"] for params in selected if params["capability"] == capability}

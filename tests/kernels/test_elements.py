@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bringup.compile.kernels.select.registry import split
+from bringup.compile.kernels.select import elements
+from bringup.compile.kernels.select.registry import calls_of, split
 from bringup.compile.schedule.graph.op_graph import DType, View
 from bringup.diagnostics import BringupError
 from tests.kernels.graphs import Function, far
@@ -53,6 +54,19 @@ def test_numbers_of_one_element() -> None:
     x = f.array("x", np.array([0, 3]), "int64", "value")
     f.node("aten.eq.Tensor", {"same": ((2, 1), "bool")}, self=View(x.buffer, (2, 1), (1, 1)), other=count)
     near(f, "n", "same", within=0)
+
+
+def test_larger_blocks_of_many_elements(monkeypatch) -> None:
+    """The programs of two results, the first of which ends within a block."""
+    monkeypatch.setattr(elements, "MANY", 1)
+    f = Function()
+    a, b = f.given("a", (3, 1000), kind="value"), f.given("b", (2, 1500), kind="value")
+    f.node("aten.mul.Tensor", {"x": ((3, 1000), FLOAT)}, self=a, other=3.0)
+    f.node("aten.mul.Tensor", {"y": ((2, 1500), FLOAT)}, self=b, other=5.0)
+    graph = f.graph("x", "y")
+    (call,) = calls_of(graph, graph.groups[0], "sm_90") or ()
+    assert call.grid == (4, 1, 1)
+    near(f, "x", "y")
 
 
 @pytest.mark.parametrize("capability", ["sm_80", "sm_90"])

@@ -18,7 +18,8 @@ from bringup.compile.kernels.code.types import TYPES, kernel, power_of_two
 from bringup.compile.kernels.code.writer import POINTER_LIMIT, Code, NotTaken
 from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View
 
-BLOCK, WARPS = 512, 4
+BLOCK, WARPS = 512, 4  # elements and warps of a program
+MANY, LARGER = 4096, 2048  # programs; above so many, elements of a program: a launch starts about one in a nanosecond
 WIDEST = 16384  # maximum columns of a row, which is a tile in registers
 WIDEST_ALONE = 65536  # the same for rounding without a norm, for which a program has up to 32 warps
 TILE = 1024  # elements of a program if rows are short
@@ -88,9 +89,10 @@ def elements(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall,
     begin = 0
     try:
         found = list(sinks(graph, group))
+        block = LARGER if sum(count(sink.shape) for sink in found) > MANY * BLOCK else BLOCK
         for number, sink in enumerate(found):
-            lines = _section(code, sink, begin)
-            begin += -(-count(sink.shape) // BLOCK)
+            lines = _section(code, sink, begin, block)
+            begin += -(-count(sink.shape) // block)
             body += _branch(lines, begin, number, len(found))
     except NotTaken:
         return None
@@ -99,11 +101,11 @@ def elements(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall,
     return (call_of(code, body, begin, WARPS),)
 
 
-def _section(code: Code, sink: Sink, begin: int) -> list[str]:
+def _section(code: Code, sink: Sink, begin: int, block: int) -> list[str]:
     size = count(sink.shape)
-    wide = ".to(tl.int64)" if size >= 2**31 - BLOCK else ""
+    wide = ".to(tl.int64)" if size >= 2**31 - block else ""
     first = len(code.lines)
-    code.lines.append(f"i = (pid - {begin}){wide} * {BLOCK} + tl.arange(0, {BLOCK})")
+    code.lines.append(f"i = (pid - {begin}){wide} * {block} + tl.arange(0, {block})")
     code.lines.append(f"live = i < {size}")
     code.restart({"i": "live"})
     sink.write(code, code.unflat(At("i"), sink.shape), "live")
