@@ -1,45 +1,105 @@
-"""Times tile sizes of products with one row on a GPU, within the decode step that contains the product.
+"""Times tile sizes of products and attention on a GPU, within the step that contains them.
 
-`python -m benchmarks.tune_step --model "GPT-2 124M"` needs a GPU and no network. The step is one CUDA graph. The
-launches of one product get other tiles, and nothing else changes. The fastest tiles of a product are used while the
-next ones are timed.
+`python -m benchmarks.tune_step --model "GPT-2 124M"` needs a GPU and no network; `--prefill 2048` times the step of a
+prompt in place of that of a token. The step is one CUDA graph. The launches of one kernel get other tiles, and nothing
+else changes. The fastest tiles of a kernel are used while the next ones are timed.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
+from typing import Any
 
 from benchmarks.cards.contenders import Bringup
 from benchmarks.cards.rows import TIMED, Row, save
-from benchmarks.tune import CHANNELS, LANES, WARPS, tiles_are
+from benchmarks.tune import CHANNELS, LANES, WARPS
 from bringup.compile.cache.store import default_store
+from bringup.compile.gpu.driver.arguments import packed
+from bringup.compile.gpu.driver.driver import Arguments
 from bringup.compile.gpu.executor import GpuExecutor
 from bringup.compile.gpu.kernel_plan import WAIT
 from bringup.compile.gpu.ready import Start
 from bringup.compile.kernels.aot import compile_kernels
 from bringup.compile.kernels.call import Kernel, KernelCall
+from bringup.compile.kernels.compiled import Compiled
+from bringup.compile.kernels.select import attention_calls, products
+from bringup.compile.kernels.select.attention_tiles import Tiles as KeyTiles
 from bringup.compile.kernels.select.registry import calls_of
 from bringup.compile.kernels.select.tiles import Tiles
 from bringup.compile.schedule.schedule import Launch
 
-PROMPT, MOST, DECODED = 128, 144, 100  # tokens; the step that is timed is that after so many
+PROMPT, MOST, DECODED = 128, 144, 100  # tokens; the step of decode that is timed is that after so many
 HELD = (16, 400)  # bytes of weights that a thread has at once: least, most
+SUMS = 128  # accumulators that a thread has at most
 LEAST_PROGRAMS = 64
 WHOLE = 64  # tiles of a row at most, where all are fetched at once
 REPLAYS, ROUNDS = 30, 7
+SLOW = 5000  # microseconds; of a step that takes longer, fewer replays are timed
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The function of a selector that chooses the tiles of a kernel, and other tiles that it could choose."""
+
+    module: ModuleType
+    function: str
+    tiles: Sequence[Any]
+
+
+def _of_rows() -> Iterator[Tiles]:
+    for lanes, channels, warps, together in product(LANES, CHANNELS, WARPS, (1, WHOLE)):
+        yield Tiles(1, lanes, channels, warps, together=together)
+
+
+def _of_prompts() -> Iterator[Tiles]:
+    for rows, lanes, channels, warps, stages in product((64, 128, 256), (64, 128, 256), (32, 64), (4, 8), (3, 4)):
+        if rows * lanes <= SUMS * 32 * warps:
+            yield Tiles(rows, lanes, channels, warps, stages)
+
+
+def _of_keys(rows: Sequence[int]) -> Iterator[KeyTiles]:
+    for queries, keys, warps, stages in product(rows, (32, 64, 128, 256), (4, 8), (2, 3, 4)):
+        yield KeyTiles(queries, keys, warps, stages)
+
+
+CHOICES: Mapping[str, Choice] = {
+    "linear": Choice(products, "gemv", list(_of_rows())),
+    "linear_tile": Choice(products, "tile", list(_of_prompts())),
+    "attention_decode": Choice(attention_calls, "decode_tiles", list(_of_keys([16]))),
+    "attention_prefill": Choice(
+        attention_calls, "prefill_tiles", [each for each in _of_keys([64, 128]) if each.keys <= 128]
+    ),
+}
+
+
+@contextmanager
+def tiles_are(choice: Choice, tiles: Any) -> Iterator[None]:
+    """The selector chooses these tiles, whose lanes are divided between the matrices of a product."""
+    chosen = getattr(choice.module, choice.function)
+
+    def fixed(*given: Any) -> Any:
+        return replace(tiles, lanes=tiles.lanes // given[4]) if choice.function == "tile" else tiles
+
+    setattr(choice.module, choice.function, fixed)
+    try:
+        yield
+    finally:
+        setattr(choice.module, choice.function, chosen)
 
 
 @dataclass(frozen=True)
 class Timed:
-    """Tiles of a product, the programs of its launches, all launches of the step, and its microseconds."""
+    """Tiles of a kernel, the programs of its launches, all launches of the step, and its microseconds."""
 
-    tiles: Tiles
+    tiles: Any
     programs: int
     starts: list[Start]
     microseconds: float
@@ -52,52 +112,70 @@ def microseconds(executor: GpuExecutor, starts: Sequence[Start], rounds: int = R
         for number, start in enumerate(starts):
             driver.launch(start.function, start.grid, start.arguments, stream, early=number > 0)
     times: list[float] = []
+    replays = REPLAYS
     for _ in range(rounds):
         begin, end = driver.event(), driver.event()
         driver.record(begin, stream)
-        for _ in range(REPLAYS):
+        for _ in range(replays):
             driver.replay(graphs[0], stream)
         driver.record(end, stream)
         driver.wait(stream)
-        times.append(driver.seconds(begin, end) / REPLAYS * 1e6)
+        times.append(driver.seconds(begin, end) / replays * 1e6)
+        replays = 3 if times[-1] > SLOW else REPLAYS
     return statistics.median(times)
 
 
-def candidates(launch: Launch, capability: str) -> dict[Tiles, KernelCall]:
+def candidates(launch: Launch, stem: str, capability: str) -> dict[Any, KernelCall]:
     """A call for each tile size that fits, no kernel twice."""
-    found: dict[Tiles, KernelCall] = {}
+    found: dict[Any, KernelCall] = {}
     seen: set[Kernel] = set()
-    for lanes, channels, warps, together in product(LANES, CHANNELS, WARPS, (1, WHOLE)):
-        tiles = Tiles(1, lanes, channels, warps, together=together)
-        with tiles_are(tiles):
+    for tiles in CHOICES[stem].tiles:
+        with tiles_are(CHOICES[stem], tiles):
             (call,) = calls_of(launch.graph, launch.group, capability) or ()
-        constants = {name: int(value or 0) for name, value in call.kernel.constants if not isinstance(value, str)}
-        held = constants["BN"] * constants["BK"] * constants["TILES"] * 2 * (1 + constants["PAIR"]) / (32 * warps)
-        if call.kernel not in seen and HELD[0] <= held <= HELD[1] and call.grid[0] >= LEAST_PROGRAMS:
+        if call.kernel not in seen and (stem != "linear" or _fits(call, tiles)):
             seen.add(call.kernel)
             found[tiles] = call
     return found
 
 
-def tuned(executor: GpuExecutor, capability: str, best: int) -> None:
-    """Prints the fastest tiles of each product of a step."""
-    starts, launches = list(executor._entries["decode"].starts), list(executor._schedule.launches("decode"))
-    driver, now = executor._driver, microseconds(executor, starts)
+def _fits(call: KernelCall, tiles: Tiles) -> bool:
+    """Whether a product of one row has enough programs, and each thread as many bytes of weights as is sensible."""
+    constants = {name: int(value or 0) for name, value in call.kernel.constants if not isinstance(value, str)}
+    held = constants["BN"] * constants["BK"] * constants["TILES"] * 2 * (1 + constants["PAIR"]) / (32 * tiles.warps)
+    return HELD[0] <= held <= HELD[1] and call.grid[0] >= LEAST_PROGRAMS
+
+
+def started(executor: GpuExecutor, entry: str, launch: Launch, call: KernelCall, own: Compiled) -> Start:
+    """A call of a kernel that is not of the bundle, on the buffers of a launch."""
+    driver, ready = executor._driver, executor._entries[entry]
+    sizes = {"threads": own.threads, "shared": own.shared, "waits": WAIT in own.assembly}
+    function = driver.function(driver.load(own.binary), own.name, **sizes)
+    values = [executor._value(launch, operand, entry, ready.staging) for operand in call.arguments]
+    return Start(launch.group.name, 0, function, call.grid, Arguments(packed(own.types, [*values, 0, 0])))
+
+
+def tuned(executor: GpuExecutor, entry: str, capability: str, best: int) -> None:
+    """Prints the fastest tiles of each kernel of a step."""
+    starts, launches = list(executor._entries[entry].starts), list(executor._schedule.launches(entry))
+    now, most = microseconds(executor, starts), executor._driver.shared_limit
+    print(f"{entry}: {now:.1f} us, {len(starts)} launches")
     alike: dict[Kernel, list[int]] = {}
     for number, launch in enumerate(launches):
         (call,) = calls_of(launch.graph, launch.group, capability) or ()
-        if call.kernel.stem == "linear":
+        if call.kernel.stem in CHOICES:
             alike.setdefault(call.kernel, []).append(number)
-    for numbers in alike.values():
+    for kernel, numbers in alike.items():
         launch, found = launches[numbers[0]], list[Timed]()
-        calls = candidates(launch, capability)
+        calls = candidates(launch, kernel.stem, capability)
         compiled = compile_kernels((call.kernel for call in calls.values()), capability, default_store())
         for tiles, call in calls.items():
             own, others = compiled[call.kernel], list(starts)
-            sizes = {"threads": own.threads, "shared": own.shared, "waits": WAIT in own.assembly}
-            function = driver.function(driver.load(own.binary), own.name, **sizes)
+            if own.shared > most or call.scratch > executor._plan.scratch:
+                continue
             for number in numbers:
-                others[number] = replace(starts[number], function=function, grid=call.grid)
+                with tiles_are(CHOICES[kernel.stem], tiles):
+                    (same,) = calls_of(launches[number].graph, launches[number].group, capability) or ()
+                others[number] = started(executor, entry, launches[number], same, own)
             found.append(Timed(tiles, call.grid[0], others, microseconds(executor, others, 3)))
         found.sort(key=lambda each: each.microseconds)
         print(f"{launch.group.name}: {now:.1f} us, {len(numbers)} launches, {len(found)} candidates")
@@ -115,6 +193,7 @@ def main() -> None:
     rows: dict[str, Row] = {row.name: row for row in TIMED}
     parser.add_argument("--model", choices=rows, action="append", default=[])
     parser.add_argument("--layers", type=int, help="of the model, in place of its own")
+    parser.add_argument("--prefill", type=int, help="time the step of a prompt of so many tokens")
     parser.add_argument("--capability", default="sm_90")
     parser.add_argument("--best", type=int, default=7, help="how many candidates are printed")
     given = parser.parse_args()
@@ -125,13 +204,14 @@ def main() -> None:
             row = replace(row, settings=row.settings | {key: given.layers})
         with TemporaryDirectory() as folder:
             save(row, f"{folder}/checkpoint", "bfloat16", "cuda")
-            ours = Bringup(Path(folder, "checkpoint"), Path(folder, "bundle"), given.capability, PROMPT, MOST)
+            places, prompt = (Path(folder, "checkpoint"), Path(folder, "bundle")), given.prefill or PROMPT
+            ours = Bringup(*places, given.capability, prompt, MOST)
             with ours.session:
-                ours.tokens(DECODED)
+                ours.tokens(1 if given.prefill else DECODED)
                 executor = ours.session.executor
                 assert isinstance(executor, GpuExecutor)
                 print(f"== {name}")
-                tuned(executor, given.capability, given.best)
+                tuned(executor, f"prefill_{prompt}" if given.prefill else "decode", given.capability, given.best)
 
 
 if __name__ == "__main__":
