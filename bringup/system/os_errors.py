@@ -34,9 +34,14 @@ def refused(error: BaseException, place: Path | None = None) -> BringupError | N
         if _reports(cause, _NO_SPACE):
             return _full(errno.ENOSPC, place)
         if isinstance(cause, MemoryError) or getattr(cause, "errno", None) == errno.ENOMEM or _reports(cause, *_SHORT):
-            what = str(cause).strip().splitlines()
-            return fail("BU903", f"out of memory{f': {what[0]}' if what else ''}", help=_HELP)
+            what = _reason(str(cause).strip().splitlines())
+            return fail("BU903", f"out of memory{f': {what}' if what else ''}", help=_HELP)
     return None
+
+
+def _reason(lines: list[str]) -> str:
+    """The line of a message that reports the lack of memory: numpy's begins with advice on its installation."""
+    return next((line.strip() for line in lines if any(word in line.lower() for word in _SHORT)), "".join(lines[:1]))
 
 
 def _full(code: int, place: Path | None) -> BringupError:

@@ -127,6 +127,14 @@ def failed(error: OSError, cause: OSError | None = None) -> str:
     return str(raised.value)
 
 
+def test_the_line_of_a_message_that_reports_a_lack_of_memory():
+    """numpy puts the loader's reason behind a page of advice."""
+    reason = "Original error was: libx.so: failed to map segment from shared object"
+    found = refused(ImportError(f"\n\nIMPORTANT: read this advice\n\n{reason}\n"))
+    assert found
+    assert found.findings[0].message == f"out of memory: {reason}"
+
+
 def test_a_program_without_room_for_its_libraries() -> None:
     """llvmlite reports that the loader found no address space, and only the exception before it states the reason."""
     reason = OSError("libllvmlite.so: failed to map segment from shared object")
