@@ -3,6 +3,9 @@
 uvicorn closes idle connections between requests, but would keep one open that sends a byte now and then. If a request
 is answered before its body is complete, the rest of the body is read and discarded: a client that is still sending
 would not receive the answer if the connection were closed.
+
+uvicorn's own limit counts connections when a request has arrived, so if many clients connect at once, all are rejected.
+Here a connection is counted when it is accepted, so that the first ones are served.
 """
 
 from __future__ import annotations
@@ -13,18 +16,30 @@ from typing import Any, ClassVar
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from bringup.compile.serve.connections import CROWDED, Room
 from bringup.compile.serve.refused import Refused
 
 
 class Protocol(H11Protocol):
-    """A connection. `seconds` is the limit for a head, and for the rest of a body after its answer."""
+    """A connection. `seconds` is the limit for a head, and for the rest of a body after its answer. `room`: for
+    connections.
+    """
 
     seconds: ClassVar[float]
+    room: ClassVar[Room]
     _deadline: asyncio.TimerHandle | None = None
 
     def __init__(self, *settings: Any, **named: Any) -> None:
         super().__init__(*settings, **named)
         self._arm()  # uvicorn creates this when a connection is accepted
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        beyond = len(self.connections) - self.room.served
+        if beyond > self.room.rejected:
+            transport.abort()
+        elif beyond > 0:
+            self.app_state = self.app_state | {CROWDED: True}
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -70,6 +85,6 @@ class Protocol(H11Protocol):
         self.transport.abort()
 
 
-def protocol_of(seconds: float) -> type[Protocol]:
-    """The class of connections with this limit."""
-    return type("Protocol", (Protocol,), {"seconds": seconds})
+def protocol_of(seconds: float, room: Room) -> type[Protocol]:
+    """The class of connections with these limits."""
+    return type("Protocol", (Protocol,), {"seconds": seconds, "room": room})

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 
 from bringup.compile.runtime.batch import Batch, load_batch
 from bringup.compile.serve.app import application
+from bringup.compile.serve.connections import room_for
 from bringup.compile.serve.generation import Service
 from bringup.compile.serve.hosts import names_of
 from bringup.compile.serve.intake import Intake
@@ -29,6 +30,7 @@ from bringup.compile.text.tokenizer import Tokenizer
 from bringup.diagnostics import BringupError, fail
 from bringup.system.signals import Stopped
 
+QUEUE = 2048  # connections that the system holds until they are accepted
 SIGNALS = (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGTERM))
 
 
@@ -108,24 +110,30 @@ def serve(
     check_key(api_key)
     names = names_of(host, allowed_hosts)
     with bound(host, port, limits) as listening:
+        room_for(limits.connections)
         asyncio.run(_Life(opening, models, listening, api_key, names, limits, ready).run())
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server with limits, and without its own signal handlers."""
+    """uvicorn's server with limits, and without its own signal handlers. Raises BU917 as `room_for` does."""
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
+        room = room_for(limits.connections)
         config = uvicorn.Config(
-            app, http=protocol_of(limits.head), ws="none", lifespan="off", log_config=None, access_log=False,
+            app, http=protocol_of(limits.head, room), ws="none", lifespan="off", log_config=None, access_log=False,
             server_header=False, proxy_headers=False, h11_max_incomplete_event_size=limits.head_bytes,
-            limit_concurrency=limits.connections, timeout_keep_alive=int(limits.idle),
-            timeout_graceful_shutdown=int(limits.unread),
+            backlog=room.burst, timeout_keep_alive=int(limits.idle), timeout_graceful_shutdown=int(limits.unread),
         )  # fmt: skip
         super().__init__(config)
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(QUEUE)  # asyncio has one number for this and for the connections that it accepts at a time
 
 
 class _Life:
