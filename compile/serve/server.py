@@ -31,6 +31,7 @@ from bringup.diagnostics import BringupError, fail
 from bringup.system.signals import Stopped
 
 QUEUE = 2048  # connections that the system holds until they are accepted
+MOMENT = 0.1  # seconds
 SIGNALS = (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGTERM))
 
 
@@ -135,6 +136,13 @@ class Server(uvicorn.Server):
         for listening in sockets or ():
             listening.listen(QUEUE)  # asyncio has one number for this and for the connections that it accepts at a time
 
+    async def stop_now(self) -> None:
+        """Ends without waiting for clients: the connections are closed after a moment for the last responses."""
+        await asyncio.sleep(MOMENT)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        self.force_exit = self.should_exit = True
+
 
 class _Life:
     def __init__(
@@ -198,9 +206,9 @@ class _Life:
         self._stopped.append(signum)
         if len(self._stopped) == 1:
             self._draining = self._loop.create_task(self._drain())
-        else:
-            self._server.config.timeout_graceful_shutdown = 0
-            self._server.force_exit = self._server.should_exit = True
+        elif len(self._stopped) == 2:
+            self._intake.cancel()
+            self._stopping = self._loop.create_task(self._server.stop_now())
 
     async def _drain(self) -> None:
         await self._intake.drain()
