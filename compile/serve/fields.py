@@ -10,7 +10,7 @@ from bringup.compile.serve.refused import Refused, wrong
 from bringup.diagnostics import did_you_mean
 from bringup.shown import short, shown
 
-LARGEST = (1 << 63) - 1  # seed is an int64 in OpenAI's API
+LARGEST = (1 << 63) - 1
 
 
 class Fields:

@@ -19,6 +19,7 @@ from bringup.shown import shown
 MOST_TEMPERATURE = 2.0
 MOST_PENALTY, MOST_BIAS = 2.0, 100.0
 MOST_DIGITS = 9  # of a token id
+LEAST_SEED = -(1 << 63)  # an int64 in OpenAI's API
 IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")
 COMPLETION_TOKENS = 16  # of an answer of /v1/completions, by default
 ROLES = ("system", "developer", "user", "assistant")
@@ -130,7 +131,7 @@ def _common(fields: Fields, max_tokens: int | None, logprobs: int | None, limits
         temperature=fields.number("temperature", 1.0, maximum=MOST_TEMPERATURE),
         top_p=fields.number("top_p", 1.0, maximum=1.0, above=0.0),
         top_k=max(fields.integer("top_k", 0, minimum=-1), 0),  # -1 disables it too, as in vLLM
-        seed=fields.integer("seed", secrets.randbelow(LARGEST), minimum=0),
+        seed=fields.integer("seed", secrets.randbelow(LARGEST), minimum=LEAST_SEED),
         count=count,
         stops=_stops(fields.get("stop"), limits),
         stream=stream,
