@@ -56,10 +56,10 @@ class Fields:
         return bool(value)
 
     def text(self, name: str) -> str:
-        """A required text."""
+        """A required text; not an empty one."""
         value = self.get(name)
         if type(value) is not str or not value:
-            found = "missing" if value is None else f"{shown(value)}, not a string"
+            found = "missing" if value is None else f"{shown(value)}, not a nonempty string"
             raise wrong(name, f"`{name}` is {found}")
         return value
 

@@ -164,7 +164,7 @@ def _biases(given: Any, limits: Limits) -> dict[int, float]:
 def _stops(given: Any, limits: Limits) -> tuple[str, ...]:
     stops = [given] if type(given) is str else [] if given is None else given
     if type(stops) is not list or not all(type(stop) is str and stop for stop in cast("list[Any]", stops)):
-        raise wrong("stop", f"`stop` is {shown(given)}, not a string or a list of strings")
+        raise wrong("stop", f"`stop` is {shown(given)}, not a nonempty string or a list of these")
     texts = cast("list[str]", stops)
     if len(texts) > limits.stops:
         raise wrong("stop", f"`stop` has {len(texts)} texts, and the limit is {limits.stops}")
@@ -181,7 +181,9 @@ def _prompts(given: Any) -> list[str | list[int]]:
     if prompts is None or type(prompts[0]) is int:
         prompts = [given]
     if not all(map(_is_prompt, prompts)):
-        raise wrong("prompt", f"`prompt` is {shown(given)}, not a string, a list of token ids, or a list of either")
+        raise wrong(
+            "prompt", f"`prompt` is {shown(given)}, not a nonempty string or list of token ids, or a list of these"
+        )
     return prompts
 
 
