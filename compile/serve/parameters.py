@@ -5,6 +5,7 @@ The names, types and defaults are those of OpenAI's API (https://platform.openai
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from bringup.shown import shown
 
 MOST_TEMPERATURE = 2.0
 MOST_PENALTY, MOST_BIAS = 2.0, 100.0
-MOST_DIGITS = 9  # of a token id
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,8}")  # leading zeros would permit two biases for one token
 LEAST_SEED = -(1 << 63)  # an int64 in OpenAI's API
 IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")
 COMPLETION_TOKENS = 16  # of an answer of /v1/completions, by default
@@ -153,7 +154,7 @@ def _biases(given: Any, limits: Limits) -> dict[int, float]:
     if len(biases) > limits.biases:
         raise wrong("logit_bias", f"`logit_bias` has {len(biases):,} tokens, and the limit is {limits.biases:,}")
     for name, value in biases.items():
-        if not (name.isascii() and name.isdecimal() and len(name) <= MOST_DIGITS):
+        if not _TOKEN_ID.fullmatch(name):
             raise wrong("logit_bias", f"`logit_bias` has {shown(name)}, which is not a token id")
         if type(value) not in (int, float) or not -MOST_BIAS <= value <= MOST_BIAS:
             limit = f"not a number from -{MOST_BIAS:g} to {MOST_BIAS:g}"

@@ -69,6 +69,7 @@ FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"logit_bias": [1]}, "logit_bias", "not an object"),
     ({"logit_bias": {"x": 1}}, "logit_bias", "'x', which is not a token id"),
     ({"logit_bias": {"-1": 1}}, "logit_bias", "which is not a token id"),
+    ({"logit_bias": {"1": 1, "01": 2}}, "logit_bias", "'01', which is not a token id"),
     ({"logit_bias": {"30": 1}}, "logit_bias", "has token 30, which is not in the vocabulary of 30"),
     ({"logit_bias": {"3": 101}}, "logit_bias", "of token 3 is 101, not a number from -100 to 100"),
     ({"logit_bias": {str(n): 1 for n in range(1025)}}, "logit_bias", "1,025 tokens, and the limit is 1,024"),
