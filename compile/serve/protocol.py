@@ -21,25 +21,22 @@ from bringup.compile.serve.refused import Refused
 
 
 class Protocol(H11Protocol):
-    """A connection. `seconds` is the limit for a head, and for the rest of a body after its answer. `room`: for
-    connections.
+    """A connection. `seconds` is the limit for a head, and for the rest of a body after its answer. `room` is the limit
+    for the connections of a server, `opened`.
     """
 
     seconds: ClassVar[float]
     room: ClassVar[Room]
+    opened: ClassVar[set[Protocol]]
     _deadline: asyncio.TimerHandle | None = None
 
     def __init__(self, *settings: Any, **named: Any) -> None:
-        super().__init__(*settings, **named)
-        self._arm()  # uvicorn creates this when a connection is accepted
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        beyond = len(self.connections) - self.room.served
-        if beyond > self.room.rejected:
-            transport.abort()
-        elif beyond > 0:
+        super().__init__(*settings, **named)  # uvicorn creates this when a connection is accepted
+        self.opened.add(self)
+        beyond = len(self.opened) - self.room.served
+        if beyond > 0:
             self.app_state = self.app_state | {CROWDED: True}
+        self._arm(0 if beyond > self.room.rejected else self.seconds)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -52,6 +49,7 @@ class Protocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        self.opened.discard(self)
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
@@ -68,13 +66,13 @@ class Protocol(H11Protocol):
     def _watch(self) -> None:
         """Runs the deadline while a head, or the body of an answered request, is incomplete."""
         if self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE:
-            self._arm()
+            self._arm(self.seconds)
         else:
             self._disarm()
 
-    def _arm(self) -> None:
+    def _arm(self, seconds: float) -> None:
         if self._deadline is None:
-            self._deadline = self.loop.call_later(self.seconds, self._expire)
+            self._deadline = self.loop.call_later(seconds, self._expire)
 
     def _disarm(self) -> None:
         if self._deadline is not None:
@@ -86,5 +84,5 @@ class Protocol(H11Protocol):
 
 
 def protocol_of(seconds: float, room: Room) -> type[Protocol]:
-    """The class of connections with these limits."""
-    return type("Protocol", (Protocol,), {"seconds": seconds, "room": room})
+    """The class of the connections of one server, with these limits."""
+    return type("Protocol", (Protocol,), {"seconds": seconds, "room": room, "opened": set()})
