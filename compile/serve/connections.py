@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from bringup.diagnostics import fail
 
-EXTRA = 128  # connections
+EXTRA, BURST = 128, 24  # connections
+TURNS = 5  # of the event loop, from accepting a connection to closing it
 RESERVED = 32  # descriptors: modules that are imported later, pipes of the processes that render chat templates
 USUAL = 1024  # descriptors: the limit of most systems
-SHARE = 6  # of the descriptors that are free; two shares remain for connections that are not served
+SHARES = 6  # of the descriptors that are free; two of them are for connections that are not served
 CROWDED = "crowded"  # the key of a connection's state, true beyond `Room.served`
 
 
@@ -27,8 +28,8 @@ class Room(NamedTuple):
 
     @property
     def descriptors(self) -> int:
-        """The largest number of descriptors that connections use."""
-        return sum(self)
+        """The largest number of descriptors that connections use; some are accepted before others are closed."""
+        return self.served + self.rejected + TURNS * self.burst
 
 
 def room_for(connections: int) -> Room:
@@ -36,16 +37,16 @@ def room_for(connections: int) -> Room:
 
     Raises the process's soft limit, as far as its hard limit permits. Raises BU917 if the limit is too low.
     """
-    wanted = Room(connections, EXTRA, EXTRA)
+    wanted = Room(connections, EXTRA, BURST)
     used = _lowest_free() + RESERVED
     free = _limit(used + wanted.descriptors) - used
     if free >= wanted.descriptors:
         return wanted
-    share = free // SHARE
-    if share < 1:
-        message = f"this process may open {used + free} files, and a server needs {used + SHARE}"
+    share = free // SHARES
+    if share < TURNS:
+        message = f"this process may open {used + free} files, and a server needs {used + SHARES * TURNS}"
         raise fail("BU917", message, help=f"raise the limit: `ulimit -n {USUAL}`")
-    return Room(min(free - 2 * share, connections), share, share)
+    return Room(min(free - 2 * share, connections), share, share // TURNS)
 
 
 def _limit(needed: int) -> int:

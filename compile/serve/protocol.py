@@ -19,6 +19,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from bringup.compile.serve.connections import CROWDED, Room
 from bringup.compile.serve.refused import Refused
 
+MOMENT = 1.0  # seconds for the head of a request that is rejected
+
 
 class Protocol(H11Protocol):
     """A connection. `seconds` is the limit for a head, and for the rest of a body after its answer. `room` is the limit
@@ -34,9 +36,11 @@ class Protocol(H11Protocol):
         super().__init__(*settings, **named)  # uvicorn creates this when a connection is accepted
         self.opened.add(self)
         beyond = len(self.opened) - self.room.served
-        if beyond > 0:
+        if beyond <= 0:
+            self._arm(self.seconds)
+        else:
             self.app_state = self.app_state | {CROWDED: True}
-        self._arm(0 if beyond > self.room.rejected else self.seconds)
+            self._arm(min(MOMENT, self.seconds) if beyond <= self.room.rejected else 0)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bringup.compile.serve import connections
+from bringup.compile.serve import connections, protocol
 from bringup.compile.serve.limits import Limits
 from tests.serve.conftest import KEY, Process
 from tests.serve.test_protocol import PLAIN, Wire, listening, run
@@ -68,6 +68,18 @@ def test_the_first_of_many_connections_are_served():
     run(scenario)
 
 
+def test_an_idle_connection_beyond_the_limit_is_closed_soon(monkeypatch):
+    monkeypatch.setattr(protocol, "MOMENT", 0.2)
+
+    async def scenario() -> None:
+        async with listening(limits=Limits(connections=3)) as wire, opened(wire, 4) as held:
+            assert await asyncio.wait_for(held[3][0].read(), 5) == b""
+            answers = [(await answered(each, PLAIN))[9:12] for each in held[:3]]
+            assert answers == [b"200"] * 3
+
+    run(scenario)
+
+
 def test_connections_beyond_those_are_closed(monkeypatch):
     monkeypatch.setattr(connections, "EXTRA", 2)
 
@@ -82,9 +94,9 @@ def test_connections_beyond_those_are_closed(monkeypatch):
 @pytest.mark.parametrize(
     ("soft", "hard", "room"),
     [
-        (4096, 4096, (512, 128, 128)),
-        (256, 4096, (512, 128, 128)),  # the soft limit is raised
-        (100, 100, (48, 10, 10)),
+        (4096, 4096, (512, 128, 24)),
+        (256, 4096, (512, 128, 24)),  # the soft limit is raised
+        (100, 100, (44, 10, 2)),
         (40, 40, "BU917: this process may open 40 files, and a server needs"),
     ],
 )
@@ -100,13 +112,13 @@ def test_room_within_the_limit_of_open_files(soft: int, hard: int, room: Any):
         found, _, limit = done.stdout.strip().rpartition(" ")
         served, rejected, burst = json.loads(found)
         assert (served, rejected, burst) == pytest.approx(room, abs=6), "a few descriptors are open already"
-        assert sum((served, rejected, burst)) + connections.RESERVED < int(limit)
+        assert served + rejected + 5 * burst + connections.RESERVED < int(limit)
 
 
 @pytest.mark.slow
 def test_a_process_that_may_open_few_files(base, bundle):
     """As many connections as the system queues do not take the descriptors that requests need, nor fill the log."""
-    process = Process(bundle, {}, descriptors=120)
+    process = Process(bundle, {}, descriptors=160)
 
     async def scenario() -> None:
         wire = Wire(None, process.port)  # type: ignore[arg-type]
