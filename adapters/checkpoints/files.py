@@ -11,6 +11,7 @@ from typing import BinaryIO, Protocol, cast
 
 from bringup.diagnostics import BringupError, fail
 from bringup.shown import short
+from bringup.system.os_errors import refused
 
 # https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md: a pointer's first line, and its largest size
 LFS_MAGIC = b"version https://git-lfs.github.com/spec/v1"
@@ -24,19 +25,22 @@ KINDS = {
 
 @contextmanager
 def opened(path: Path) -> Generator[BinaryIO]:
-    """Opens a regular file for reading. Raises BU233 for all others: a pipe would block, and a device may never end."""
+    """Opens a regular file for reading. Raises BU233 for all others: a pipe would block, and a device may never end.
+
+    For errors of the system, such as too many open files, raises BU901 to BU903.
+    """
     try:
         kind = stat.S_IFMT(path.stat().st_mode)
         if kind != stat.S_IFREG:
             raise unreadable(path, f"is {KINDS.get(kind, 'no file')}")
         file = path.open("rb")
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
-        raise unreadable(path, f"cannot be opened: {why(error)}") from None
+        raise refused(error) or unreadable(path, f"cannot be opened: {why(error)}") from None
     with file:
         try:
             yield file
         except OSError as error:
-            raise unreadable(path, f"cannot be read: {why(error)}") from error
+            raise refused(error) or unreadable(path, f"cannot be read: {why(error)}") from error
 
 
 def is_local(path: object) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from bringup.adapters.checkpoints.bounded_json import read_json
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
+from bringup.adapters.checkpoints.files import unreadable, why
 from bringup.adapters.checkpoints.gguf import Metadata
 from bringup.adapters.checkpoints.gguf_tensors import read_gguf
 from bringup.adapters.checkpoints.reader import read_loaded, read_mapped
@@ -45,12 +46,17 @@ def open_lora(path: str | os.PathLike[str]) -> LoraFiles:
     """An adapter: a folder of peft or mlx-lm, a GGUF file of llama.cpp, or tensors of Megatron-Bridge next to their
     run_config.yaml. Only headers are read.
 
-    Raises BU034 for a path that does not exist, BU160 and BU161 for its config, BU2xx for invalid files.
+    Raises BU034 for a path that does not exist, BU160 and BU161 for its config, BU2xx for invalid files (BU233 for
+    unreadable ones).
     """
     place = Path(path)
-    if not os.path.lexists(place):
+    try:
+        place.stat()
+    except FileNotFoundError:
         help = "name a folder with adapter_config.json, or a GGUF file"
-        raise fail("BU034", f"no such file or folder: `{place}`", help=help, file=str(place))
+        raise fail("BU034", f"no such file or folder: `{place}`", help=help, file=str(place)) from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL
+        raise unreadable(place, f"cannot be opened: {why(error)}") from None
     if place.is_file() and _is_gguf(place):
         return _gguf(place)
     folder = place if place.is_dir() else place.parent

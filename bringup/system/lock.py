@@ -23,7 +23,9 @@ _LONGEST = 200  # bytes of a name, so that derived names stay below the 255 of m
 
 def sibling_path(place: Path, what: str) -> Path:
     """The hidden name next to `place` that its writer uses for `what`: `.gpt2.bundle.lock`."""
-    name = place.name.encode("utf-8", "surrogateescape")[:_LONGEST].decode("utf-8", "ignore")
+    name = place.name
+    while len(os.fsencode(name)) > _LONGEST:
+        name = name[:-1]
     return place.with_name(f".{name}.{what}")
 
 

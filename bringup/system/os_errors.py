@@ -1,9 +1,11 @@
-"""Errors of the operating system as diagnostics: a full disk, a lack of memory, a file that cannot be written."""
+"""Errors of the operating system as diagnostics: a full disk, a lack of memory or of descriptors, a file that cannot be
+written."""
 
 from __future__ import annotations
 
 import errno
 import os
+import resource
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,16 +29,27 @@ _HELP = "close other programs, raise the limit (`ulimit -v`), or compile on a la
 
 
 def refused(error: BaseException, place: Path | None = None) -> BringupError | None:
-    """BU902 for a full disk, BU903 for a lack of memory, None for others; `place` is the path being written."""
+    """BU901 for too many open files, BU902 for a full disk, BU903 for a lack of memory, None for others; `place` is the
+    path being written.
+    """
     for cause in _causes(error):
         if isinstance(cause, OSError) and cause.errno in _FULL:
             return _full(cause.errno, place or (Path(os.fsdecode(cause.filename)) if cause.filename else None))
         if _reports(cause, _NO_SPACE):
             return _full(errno.ENOSPC, place)
+        if isinstance(cause, OSError) and cause.errno == errno.EMFILE:
+            most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            message = f"too many open files: the limit of this process is {most:,}"
+            return fail("BU901", message, help="raise the limit: `ulimit -n 1024`")
         if isinstance(cause, MemoryError) or getattr(cause, "errno", None) == errno.ENOMEM or _reports(cause, *_SHORT):
-            what = str(cause).strip().splitlines()
-            return fail("BU903", f"out of memory{f': {what[0]}' if what else ''}", help=_HELP)
+            what = _reason(str(cause).strip().splitlines())
+            return fail("BU903", f"out of memory{f': {what}' if what else ''}", help=_HELP)
     return None
+
+
+def _reason(lines: list[str]) -> str:
+    """The line of a message that reports the lack of memory: numpy's begins with advice on its installation."""
+    return next((line.strip() for line in lines if any(word in line.lower() for word in _SHORT)), "".join(lines[:1]))
 
 
 def _full(code: int, place: Path | None) -> BringupError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Literal, NamedTuple
 
 from bringup.compile.runtime.scores import Score
@@ -37,13 +38,51 @@ class Echo:
     offsets: Sequence[int]
 
 
+@dataclass(slots=True)
+class Placed:
+    """Decodes as `Stream`, and places each token in the text: the number of characters before that of its first byte.
+
+    The bytes of a character may be those of several tokens, so a token is placed when its text is final.
+    """
+
+    stream: Stream
+    _held: str = ""
+    _waiting: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])  # held before and after each token
+
+    def push(self, token: int) -> tuple[str, list[int]]:
+        """The text that is final after this token, and the places in it of the tokens since the previous text."""
+        before, text = self._held, self.stream.push(token)
+        self._held = "" if text else self.stream.held
+        self._waiting.append((before, text or self._held))
+        return (text, self._places(text)) if text else ("", [])
+
+    def finish(self) -> tuple[str, list[int]]:
+        """The held text, and the places of the remaining tokens."""
+        text, self._held = self.stream.finish(), ""
+        return text, self._places(text)
+
+    def _places(self, text: str) -> list[int]:
+        found = [_place(before, after, text) for before, after in self._waiting]
+        self._waiting.clear()
+        return found
+
+
+def _place(before: str, after: str, text: str) -> int:
+    """The place of a token in a text, of which `before` was held before it, and `after` after it.
+
+    The characters that `before` and the text have in common are those before the token. If it added none, its bytes
+    belong to the last of them: U+FFFD replaces several bytes.
+    """
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, text, strict=False)))
+    return min(common, len(before) - 1) if before and before == after else common
+
+
 def echo_of(text: str, tokens: Sequence[int], stream: Stream) -> Echo:
     """The echo of a prompt. `text` is empty for a prompt of token ids, whose text is then decoded."""
-    written, offsets = "", list[int]()
-    for token in tokens:
-        offsets.append(len(written))
-        written += stream.push(token)
-    written += stream.finish()
+    placed, written, offsets = Placed(stream), "", list[int]()
+    for new, places in (*map(placed.push, tokens), placed.finish()):
+        offsets += (len(written) + place for place in places)
+        written += new
     text = text or written
     return Echo(text, tokens, [min(offset, len(text)) for offset in offsets])
 
@@ -65,6 +104,11 @@ class Answer:
     _given: int = 0  # characters returned so far
     _held: str = ""  # text that may be the beginning of a stop string
     _scored: list[Scored] = field(default_factory=list[Scored])  # tokens of the held text
+    _unplaced: list[Score] = field(default_factory=list[Score])  # of the tokens whose text is not final
+    _placed: Placed = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._placed = Placed(self.stream)
 
     def push(self, update: Update) -> Piece:
         """The text that is final after this update."""
@@ -95,12 +139,19 @@ class Answer:
     def _take(self, update: Update) -> None:
         if update.token is not None:
             self.tokens += 1
-            if update.reason != "eos":
-                if update.score:
-                    self._scored.append(Scored(self._given + len(self._held), update.token, update.score))
+            if update.reason != "eos" and update.score:
+                self._unplaced.append(update.score)
+                self._place(*self._placed.push(update.token))
+            elif update.reason != "eos":
                 self._held += self.stream.push(update.token)
         if update.reason:
-            self._held += self.stream.finish()
+            self._place(*self._placed.finish())
+
+    def _place(self, text: str, places: Sequence[int]) -> None:
+        start = self._given + len(self._held)
+        scores, self._unplaced = self._unplaced[: len(places)], self._unplaced[len(places) :]
+        self._scored += (Scored(start + at, score.token, score) for at, score in zip(places, scores, strict=True))
+        self._held += text
 
     def _certain(self, count: int) -> Piece:
         """The first `count` characters of the held text, and the tokens that begin in them."""

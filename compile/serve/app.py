@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from bringup.compile.serve.connections import CROWDED
 from bringup.compile.serve.generation import Service, endpoints
 from bringup.compile.serve.hosts import Named
 from bringup.compile.serve.metrics import Metrics
@@ -57,6 +58,7 @@ def application(service: Service, api_key: str | None, names: frozenset[str] | N
         Route(METRICS, metrics),
     ]
     middleware = [Middleware(_Counted, service.metrics, (*generating, MODELS, HEALTH, LIVE, METRICS))]
+    middleware.append(Middleware(_Crowded))
     middleware.append(Middleware(_Bounded, service.limits.head_bytes))
     if names is not None:
         middleware.append(Middleware(Named, names))
@@ -80,6 +82,26 @@ class _Counted:
             await send(message)
 
         await self._app(scope, receive, counted)
+
+
+class _Crowded:
+    """Rejects requests of connections beyond the limit, except those of /health: a busy server is alive."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_crowded = scope.get("state", {}).get(CROWDED) and scope["path"] not in (HEALTH, LIVE)
+        app = _TOO_MANY.response() if is_crowded else self._app
+        await app(scope, receive, send)
+
+
+_TOO_MANY = Refused(
+    503,
+    "the server has too many open connections; try again later",
+    code="too_many_connections",
+    headers={"retry-after": "1", "connection": "close"},
+)
 
 
 class _Bounded:

@@ -10,7 +10,7 @@ from bringup.compile.serve.refused import Refused, wrong
 from bringup.diagnostics import did_you_mean
 from bringup.shown import short, shown
 
-LARGEST = (1 << 63) - 1  # seed is an int64 in OpenAI's API
+LARGEST = (1 << 63) - 1
 
 
 class Fields:
@@ -56,10 +56,10 @@ class Fields:
         return bool(value)
 
     def text(self, name: str) -> str:
-        """A required text."""
+        """A required text; not an empty one."""
         value = self.get(name)
         if type(value) is not str or not value:
-            found = "missing" if value is None else f"{shown(value)}, not a string"
+            found = "missing" if value is None else f"{shown(value)}, not a nonempty string"
             raise wrong(name, f"`{name}` is {found}")
         return value
 

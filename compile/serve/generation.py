@@ -35,6 +35,7 @@ from bringup.compile.text.token_bytes import TokenBytes
 from bringup.compile.text.tokenizer import Tokenizer
 from bringup.diagnostics import BringupError
 
+SEEDS = 1 << 64  # a negative seed is the unsigned integer of the same bits
 EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 
@@ -143,7 +144,7 @@ class Generation:
         batch = self._service.batch
         request = Request(
             prompt, max_new_tokens=1, temperature=parameters.temperature, top_p=parameters.top_p,
-            top_k=parameters.top_k, seed=seed, eos=self._service.tokenizer.eos, lora=lora,
+            top_k=parameters.top_k, seed=seed % SEEDS, eos=self._service.tokenizer.eos, lora=lora,
             presence_penalty=parameters.presence, frequency_penalty=parameters.frequency, logit_bias=parameters.bias,
             logprobs=parameters.logprobs, prompt_logprobs=parameters.echo and parameters.logprobs is not None,
         )  # fmt: skip

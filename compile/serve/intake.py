@@ -134,7 +134,17 @@ class Intake:
         """Accepts no more requests: the worker has ended. With an `error`, it is abandoned, and its requests fail."""
         self.lost = True
         if error:
-            self._deliver([(ticket, Update(error=error)) for ticket in self._open])
+            self._end(Update(error=error))
+
+    def cancel(self) -> None:
+        """Accepts no more requests, and ends the accepted ones."""
+        self.draining = True
+        self._end(Update(cancelled=True))
+
+    def _end(self, last: Update) -> None:
+        for ticket in self._open:
+            self.worker.cancel(ticket)
+        self._deliver([(ticket, last) for ticket in self._open])
 
     def _deliver(self, updates: list[tuple[Ticket, Update]]) -> None:
         for ticket, update in updates:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """`queue`: sequences that may wait. `choices`: answers per request. `body`, `head_bytes`: sizes in bytes.
-    `connections`: open connections.
+    `connections`: open connections, at most.
 
     In seconds: `step`, the longest step of the program; `head` and `body_seconds`, until the headers and the body of a
     request are received; `unread`, while a client reads nothing of an answer; `idle`, between requests of a connection.

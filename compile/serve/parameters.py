@@ -5,6 +5,7 @@ The names, types and defaults are those of OpenAI's API (https://platform.openai
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +19,8 @@ from bringup.shown import shown
 
 MOST_TEMPERATURE = 2.0
 MOST_PENALTY, MOST_BIAS = 2.0, 100.0
-MOST_DIGITS = 9  # of a token id
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,8}")  # leading zeros would permit two biases for one token
+LEAST_SEED = -(1 << 63)  # an int64 in OpenAI's API
 IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")
 COMPLETION_TOKENS = 16  # of an answer of /v1/completions, by default
 ROLES = ("system", "developer", "user", "assistant")
@@ -130,7 +132,7 @@ def _common(fields: Fields, max_tokens: int | None, logprobs: int | None, limits
         temperature=fields.number("temperature", 1.0, maximum=MOST_TEMPERATURE),
         top_p=fields.number("top_p", 1.0, maximum=1.0, above=0.0),
         top_k=max(fields.integer("top_k", 0, minimum=-1), 0),  # -1 disables it too, as in vLLM
-        seed=fields.integer("seed", secrets.randbelow(LARGEST), minimum=0),
+        seed=fields.integer("seed", secrets.randbelow(LARGEST), minimum=LEAST_SEED),
         count=count,
         stops=_stops(fields.get("stop"), limits),
         stream=stream,
@@ -152,7 +154,7 @@ def _biases(given: Any, limits: Limits) -> dict[int, float]:
     if len(biases) > limits.biases:
         raise wrong("logit_bias", f"`logit_bias` has {len(biases):,} tokens, and the limit is {limits.biases:,}")
     for name, value in biases.items():
-        if not (name.isascii() and name.isdecimal() and len(name) <= MOST_DIGITS):
+        if not _TOKEN_ID.fullmatch(name):
             raise wrong("logit_bias", f"`logit_bias` has {shown(name)}, which is not a token id")
         if type(value) not in (int, float) or not -MOST_BIAS <= value <= MOST_BIAS:
             limit = f"not a number from -{MOST_BIAS:g} to {MOST_BIAS:g}"
@@ -163,7 +165,7 @@ def _biases(given: Any, limits: Limits) -> dict[int, float]:
 def _stops(given: Any, limits: Limits) -> tuple[str, ...]:
     stops = [given] if type(given) is str else [] if given is None else given
     if type(stops) is not list or not all(type(stop) is str and stop for stop in cast("list[Any]", stops)):
-        raise wrong("stop", f"`stop` is {shown(given)}, not a string or a list of strings")
+        raise wrong("stop", f"`stop` is {shown(given)}, not a nonempty string or a list of these")
     texts = cast("list[str]", stops)
     if len(texts) > limits.stops:
         raise wrong("stop", f"`stop` has {len(texts)} texts, and the limit is {limits.stops}")
@@ -180,7 +182,9 @@ def _prompts(given: Any) -> list[str | list[int]]:
     if prompts is None or type(prompts[0]) is int:
         prompts = [given]
     if not all(map(_is_prompt, prompts)):
-        raise wrong("prompt", f"`prompt` is {shown(given)}, not a string, a list of token ids, or a list of either")
+        raise wrong(
+            "prompt", f"`prompt` is {shown(given)}, not a nonempty string or list of token ids, or a list of these"
+        )
     return prompts
 
 

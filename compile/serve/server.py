@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 
 from bringup.compile.runtime.batch import Batch, load_batch
 from bringup.compile.serve.app import application
+from bringup.compile.serve.connections import room_for
 from bringup.compile.serve.generation import Service
 from bringup.compile.serve.hosts import names_of
 from bringup.compile.serve.intake import Intake
@@ -29,6 +30,8 @@ from bringup.compile.text.tokenizer import Tokenizer
 from bringup.diagnostics import BringupError, fail
 from bringup.system.signals import Stopped
 
+QUEUE = 2048  # connections that the system holds until they are accepted
+MOMENT = 0.1  # seconds
 SIGNALS = (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGTERM))
 
 
@@ -108,24 +111,37 @@ def serve(
     check_key(api_key)
     names = names_of(host, allowed_hosts)
     with bound(host, port, limits) as listening:
+        room_for(limits.connections)
         asyncio.run(_Life(opening, models, listening, api_key, names, limits, ready).run())
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server with limits, and without its own signal handlers."""
+    """uvicorn's server with limits, and without its own signal handlers. Raises BU917 as `room_for` does."""
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
+        room = room_for(limits.connections)
         config = uvicorn.Config(
-            app, http=protocol_of(limits.head), ws="none", lifespan="off", log_config=None, access_log=False,
+            app, http=protocol_of(limits.head, room), ws="none", lifespan="off", log_config=None, access_log=False,
             server_header=False, proxy_headers=False, h11_max_incomplete_event_size=limits.head_bytes,
-            limit_concurrency=limits.connections, timeout_keep_alive=int(limits.idle),
-            timeout_graceful_shutdown=int(limits.unread),
+            backlog=room.burst, timeout_keep_alive=int(limits.idle), timeout_graceful_shutdown=int(limits.unread),
         )  # fmt: skip
         super().__init__(config)
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(QUEUE)  # asyncio has one number for this and for the connections that it accepts at a time
+
+    async def stop_now(self) -> None:
+        """Ends without waiting for clients: the connections are closed after a moment for the last responses."""
+        await asyncio.sleep(MOMENT)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        self.force_exit = self.should_exit = True
 
 
 class _Life:
@@ -190,9 +206,9 @@ class _Life:
         self._stopped.append(signum)
         if len(self._stopped) == 1:
             self._draining = self._loop.create_task(self._drain())
-        else:
-            self._server.config.timeout_graceful_shutdown = 0
-            self._server.force_exit = self._server.should_exit = True
+        elif len(self._stopped) == 2:
+            self._intake.cancel()
+            self._stopping = self._loop.create_task(self._server.stop_now())
 
     async def _drain(self) -> None:
         await self._intake.drain()

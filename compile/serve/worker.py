@@ -187,6 +187,7 @@ class Worker:
             try:
                 ticket.number = self._batch.add(ticket.request)
             except FAULTS as error:
+                log.error("a request could not be added", exc_info=error)
                 self._report([(ticket, Update(error=error))])
             else:
                 self._running[ticket.number] = ticket

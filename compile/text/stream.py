@@ -36,6 +36,11 @@ class Stream:
         self.ids, self.num_given = [], 0
         return new
 
+    @property
+    def held(self) -> str:
+        """The text that is not final yet; incomplete characters are U+FFFD."""
+        return self._held()
+
     def _held(self) -> str:
         given = self.decode(self.ids[: self.num_given], skip_special=self.skip_special)
         return self.decode(self.ids, skip_special=self.skip_special)[len(given) :]

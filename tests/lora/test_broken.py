@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from bringup.adapters.lora.files import open_lora
 from bringup.cli.main import cli
 from bringup.compile.job import open_job
 from bringup.compile.lora.check import check_lora
@@ -54,6 +55,16 @@ def test_the_commands_say_the_same(broken: Broken, sound: Path, tmp_path: Path) 
     assert result.exit_code == 1
     assert f"[{broken.code}]" in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_links_that_lead_nowhere(tmp_path: Path) -> None:
+    """The error names the link, not the folder that it is in."""
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "dangling").symlink_to("missing")
+    for name, code, message in (("loop", "BU233", "symbolic links"), ("dangling", "BU034", "no such file")):
+        with pytest.raises(BringupError, match=message) as raised:
+            open_lora(tmp_path / name)
+        assert (raised.value.findings[0].code, raised.value.findings[0].file) == (code, str(tmp_path / name))
 
 
 def test_the_page_has_every_one() -> None:

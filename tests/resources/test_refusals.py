@@ -5,13 +5,16 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import resource
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from bringup.adapters.checkpoints.files import opened
 from bringup.compile.bundle.manifest import program_of
 from bringup.diagnostics import BringupError
 from bringup.system.os_errors import refused
@@ -97,6 +100,7 @@ class Refused(RuntimeError):
         (RuntimeError("[enforce fail at inline_container.cc:858] . No space left on device"), "BU902"),
         (MemoryError("Unable to allocate 8.00 GiB for an array"), "BU903"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "BU903"),
+        (OSError(errno.EMFILE, "Too many open files"), "BU901"),
         (RuntimeError("[enforce fail at alloc_cpu.cpp:119] DefaultCPUAllocator: can't allocate memory: …"), "BU903"),
         (ImportError("libtorch_cpu.so: failed to map segment from shared object"), "BU903"),
         (RuntimeError("iree-compile ended with code -9 and no error line"), "BU903"),
@@ -125,6 +129,37 @@ def failed(error: OSError, cause: OSError | None = None) -> str:
     with pytest.raises(BringupError) as raised:
         load()
     return str(raised.value)
+
+
+def test_the_line_of_a_message_that_reports_a_lack_of_memory():
+    """numpy puts the loader's reason behind a page of advice."""
+    reason = "Original error was: libx.so: failed to map segment from shared object"
+    found = refused(ImportError(f"\n\nIMPORTANT: read this advice\n\n{reason}\n"))
+    assert found
+    assert found.findings[0].message == f"out of memory: {reason}"
+
+
+def test_too_many_open_files(tmp_path):
+    """The error names the limit, not the file that happened to be opened."""
+    (tmp_path / "config.json").write_text("{}")
+    held, (soft, hard) = [], resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 200), hard))
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        with pytest.raises(BringupError) as raised, opened(tmp_path / "config.json"):
+            pass
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    (found,) = raised.value.findings
+    assert (found.code, found.message) == (
+        "BU901",
+        f"too many open files: the limit of this process is {min(soft, 200)}",
+    )
+    assert "ulimit -n" in found.help
 
 
 def test_a_program_without_room_for_its_libraries() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -106,6 +109,24 @@ def test_what_a_dead_process_left_is_removed_and_what_a_live_one_has_is_not(tmp_
     thread.join()
     assert (tmp_path / "b" / "manifest.json").read_text() == "second"
     assert names(tmp_path) == ["b"]
+
+
+def test_the_names_next_to_a_path_have_its_bytes():
+    """Names that are not UTF-8 differ from each other, and long ones stay below the limit of file systems."""
+    paths = [Path(os.fsdecode(b"o/b\xff")), Path(os.fsdecode(b"o/b\xfe"))]
+    assert [os.fsencode(sibling_path(path, "lock")) for path in paths] == [b"o/.b\xff.lock", b"o/.b\xfe.lock"]
+    assert len(os.fsencode(sibling_path(Path("o") / ("é" * 127), "part").name)) == 1 + 200 + len(".part")
+
+
+def test_a_path_beyond_ascii_in_an_ascii_locale(tmp_path):
+    """The names are those of the file system's encoding, which is ASCII in the C locale without UTF-8 mode."""
+    code = (
+        "import os, sys; from pathlib import Path; from bringup.system.lock import sibling_path\n"
+        "sibling_path(Path(sys.argv[1]), 'lock').touch()"
+    )
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"}
+    subprocess.run([sys.executable, "-c", code, tmp_path / "bündel"], env=environment, check=True)
+    assert names(tmp_path) == [".bündel.lock"]
 
 
 def test_a_file_system_without_exchange(tmp_path, monkeypatch):

@@ -40,13 +40,14 @@ def bundle(base: Base) -> Path:
 
 
 class Process:
-    """`bringup serve` in a process of its own, once it serves."""
+    """`bringup serve` in a process of its own, once it serves. `descriptors`: the number of files that it may open."""
 
-    def __init__(self, bundle: Path, loras: Mapping[str, Path], *options: str) -> None:
+    def __init__(self, bundle: Path, loras: Mapping[str, Path], *options: str, descriptors: int | None = None) -> None:
         words = ["serve", str(bundle), "--port", "0", *options]
         words += [word for name, path in loras.items() for word in ("--lora", f"{name}={path}")]
+        limited = [] if descriptors is None else ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"]
         self.running = subprocess.Popen(
-            [sys.executable, "-m", "bringup", *words], stderr=subprocess.PIPE, text=True,
+            [*limited, sys.executable, "-m", "bringup", *words], stderr=subprocess.PIPE, text=True,
             env=os.environ | {"BRINGUP_API_KEY": KEY, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         assert self.running.stderr

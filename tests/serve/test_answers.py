@@ -61,6 +61,23 @@ def test_sampling_is_that_of_the_batch():
     assert len({answer["choices"][0]["text"] for answer in free}) > 1, "without a seed, answers differ"
 
 
+def test_negative_seeds_are_those_of_openais_api():
+    """Those of `n` answers follow each other beyond -1."""
+    settings = {"temperature": 1.5, "max_tokens": 8}
+
+    async def scenario() -> list[Any]:
+        async with serving() as server:
+            seeds = (-2, -1, 0, -(2**63))
+            one = [(await server.complete(PROMPT, seed=seed, **settings)).json() for seed in seeds]
+            return [*one, (await server.complete(PROMPT, seed=-2, n=3, **settings)).json()]
+
+    *single, several = asyncio.run(scenario())
+    texts = [answer["choices"][0]["text"] for answer in single]
+    assert texts == [wanted(PROMPT, 8, temperature=1.5, seed=seed) for seed in (2**64 - 2, 2**64 - 1, 0, 2**63)]
+    assert len(set(texts)) == 4
+    assert [choice["text"] for choice in several["choices"]] == texts[:3]
+
+
 @pytest.mark.parametrize("usage", [False, True])
 def test_a_stream_has_the_text_of_the_whole_answer(usage):
     async def scenario() -> Any:

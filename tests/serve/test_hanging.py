@@ -1,13 +1,14 @@
-"""A step that does not end: what is answered, and what /health says then and while the server drains."""
+"""A step that does not end, draining and cancelling: what is answered, and what /health says."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 
 from bringup.diagnostics import fail
 from tests.runtime import exact
 from tests.serve.inside import Server, serving, wanted
-from tests.serve.test_intake import Gate, stepping
+from tests.serve.test_intake import BODY, Client, Gate, stepping
 
 
 async def states(server: Server) -> list[tuple[int, str]]:
@@ -55,5 +56,30 @@ def test_a_server_that_drains_is_alive_and_not_ready():
             await draining
             assert (await task).json()["choices"][0]["text"] == wanted([3], 3)
             assert server.worker.step_seconds == 0
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_cancelling_ends_what_was_accepted():
+    """Requests that run and that wait: those without a response get 503, a stream gets a last event."""
+
+    async def scenario() -> None:
+        batch = exact.new_batch(2)
+        steps = threading.Semaphore(2)  # the first tokens of the stream
+        batch.executor.fault = lambda: steps.acquire(timeout=10)  # type: ignore[attr-defined]
+        async with serving(batch) as server:
+            stream = Client(server, BODY % b"true")
+            await stream.first.wait()
+            tasks = [asyncio.create_task(server.complete([n + 1], max_tokens=200)) for n in range(4)]
+            while len(server.intake) < 5:
+                await asyncio.sleep(0.001)
+            server.intake.cancel()
+            answers = await asyncio.gather(*tasks)
+            assert [(each.status_code, each.json()["error"]["code"]) for each in answers] == [(503, "unavailable")] * 4
+            await stream.task
+            last = [each["body"] for each in stream.sent if each.get("body")][-1]
+            assert b"has cancelled the request" in last
+            assert (await server.complete([1])).json()["error"]["code"] == "draining"
+            steps.release(9)
 
     asyncio.run(asyncio.wait_for(scenario(), 30))

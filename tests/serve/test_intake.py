@@ -239,6 +239,22 @@ def test_a_mistake_in_the_server_itself_ends_it_and_answers_everybody():
     run(scenario)
 
 
+def test_a_request_that_cannot_be_added_is_in_the_log(capsys, monkeypatch):
+    async def scenario() -> None:
+        batch = exact.new_batch(1)
+        add = batch.add
+        async with serving(batch) as server:
+            monkeypatch.setattr(batch, "add", lambda request: 1 / 0)
+            answer = await server.complete([1], max_tokens=2)
+            assert answer.status_code == 500
+            assert "which is in the server's log" in answer.json()["error"]["message"]
+            monkeypatch.setattr(batch, "add", add)
+            assert (await server.complete([1], max_tokens=2)).status_code == 200
+
+    run(scenario)
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
 def test_draining_finishes_what_was_accepted():
     async def scenario() -> None:
         batch = exact.new_batch(2)

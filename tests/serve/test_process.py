@@ -192,6 +192,33 @@ def test_errors_are_those_of_the_official_client(process):
     asyncio.run(scenario())
 
 
+def test_a_second_signal_ends_the_server_at_once(bundle):
+    """Clients get 503 in the form of all errors, and the log has no traceback."""
+    import openai
+
+    process = Process(bundle, {})
+
+    async def scenario() -> list[Any]:
+        async with client(process) as api:
+            settings = {"model": "tiny", "prompt": "w3", "max_tokens": 100, "temperature": 0}
+            tasks = [asyncio.create_task(api.completions.create(**settings)) for _ in range(40)]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            process.running.send_signal(signal.SIGTERM)
+            async with httpx2.AsyncClient() as http:
+                while (await http.get(f"{process.url}/health")).status_code == 200:
+                    await asyncio.sleep(0.001)
+            process.running.send_signal(signal.SIGTERM)
+            return await asyncio.gather(*tasks, return_exceptions=True)
+
+    found = asyncio.run(scenario())
+    codes = [answer.code for answer in found if isinstance(answer, openai.APIStatusError)]
+    assert len(codes) > 4
+    assert set(codes) == {"unavailable"}
+    assert all(isinstance(answer, openai.APIStatusError) or answer.choices for answer in found)
+    assert process.end() == 128 + signal.SIGTERM
+    assert "Traceback" not in process.log
+
+
 def test_sigterm_loses_no_accepted_request(process, single):
     """Half are sent when it comes: those that are accepted are answered in full, others hear 503 or a closed door."""
     import openai

@@ -196,16 +196,3 @@ def test_a_client_that_vanishes_ends_its_request(stream):
             assert wire.server.worker.figures.steps < 20
 
     run(scenario)
-
-
-def test_too_many_connections_are_503():
-    async def scenario() -> None:
-        async with listening(limits=Limits(connections=3)) as wire:
-            held = [await wire.open() for _ in range(3)]
-            assert (await wire.send(PLAIN)).startswith(b"HTTP/1.1 503 ")
-            for _, writer in held:
-                writer.transport.abort()
-            await asyncio.sleep(0.1)
-            assert (await wire.send(PLAIN)).startswith(b"HTTP/1.1 200 ")
-
-    run(scenario)
