@@ -258,7 +258,7 @@ def _sizes(headers: Mapping[str, TensorInfo]) -> dict[str, Any]:
 
 def _unknown(src: str, path: Path) -> BringupError:
     """BU034 for a path that does not exist, BU035 if it does not look like a path; `help` suggests a source."""
-    kinds = "a source is a folder, a file, hf://ORG/NAME, https://HOST/PATH or pypi:PACKAGE"
+    kinds = "a source is a folder, a file, hf://ORG/NAME, modelscope://ORG/NAME, https://HOST/PATH or pypi:PACKAGE"
     scheme, colon, rest = src.partition(":")
     if src == "dummy":
         return fail("BU035", "`dummy` weights need a model, for their names and shapes", help=kinds)
