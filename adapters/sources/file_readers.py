@@ -25,6 +25,7 @@ from bringup.adapters.checkpoints.safetensors import MAX_HEADER, read_header
 from bringup.adapters.checkpoints.stored import Stored, read_stored
 from bringup.adapters.checkpoints.torch_files.torch_file import TorchFile, read_torch
 from bringup.adapters.sources.rank_files import RankFilesReader
+from bringup.adapters.sources.sharded_state import ShardedStateReader
 from bringup.diagnostics import BringupError, Diagnostic, Severity
 from bringup.spec import TensorInfo
 
@@ -191,7 +192,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 SAFETENSORS_READER, TORCH_READER, NUMPY_READER = SafetensorsReader(), TorchReader(), NumpyReader()
-READERS: tuple[Reader, ...] = (RankFilesReader(), SAFETENSORS_READER, TORCH_READER, NUMPY_READER)
+READERS: tuple[Reader, ...] = (RankFilesReader(), ShardedStateReader(), SAFETENSORS_READER, TORCH_READER, NUMPY_READER)
 
 
 def registered_readers(failed: list[BringupError]) -> Iterator[Reader]:

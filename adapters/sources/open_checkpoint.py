@@ -207,7 +207,7 @@ def _opened_by(reader: Reader, path: Path, facts: dict[str, Any]) -> Checkpoint:
         read=found.read,
         load=found.load,
         in_place=_in_place(reader, found),
-        trtllm=found.trtllm,
+        ranks=found.ranks,
         tokenizer=tokenizer if tokenizer.is_file() else None,
         provenance=facts | _sizes(found.headers),
         findings=[*found.findings, *config.findings],

@@ -56,8 +56,9 @@ def command(
     --to sharded_state  what vLLM and SGLang load with --load-format sharded_state
 
     The folder also contains config.json, and bringup.json, which describes how the model is divided among ranks. A
-    checkpoint that is already such a folder, divided in the same way, is copied. A checkpoint of TensorRT-LLM can be
-    converted to another form or division. Run the command again to resume an interrupted conversion.
+    checkpoint that is already such a folder, divided in the same way, is copied. Folders of the forms trtllm and
+    sharded_state can be converted to another form or division. Run the command again to resume an interrupted
+    conversion.
     """
     from bringup.compile.convert.presharded import copy_presharded, presharded
     from bringup.render.progress import StageLines
