@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bringup.adapters.apply.fuse import lay_out
+from bringup.adapters.apply.fuse import fused, lay_out, shared_as_experts
 from bringup.adapters.apply.parallel import Parallel
 from bringup.adapters.apply.rank_plan import Stages, rank_plan
 from bringup.adapters.planning.adapter import Adapter
@@ -18,8 +18,9 @@ from bringup.adapters.trtllm.words import written
 from bringup.adapters.vllm import ranks as vllm
 from bringup.compile.job import Job
 from bringup.diagnostics import fail
+from bringup.graphs.core.axes import sizes_of
 
-FORMS = ("graph", "layout", "trtllm", vllm.NAME)
+FORMS = ("graph", "layout", "fused", "trtllm", vllm.NAME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ def form_of(job: Job, name: str, parallel: Parallel, layout: Adapter | None) -> 
         )  # fmt: skip
     return Form(
         name=name, parallel=parallel, file="rank{rank}", single="model", config=job.config,
-        plan_of=lambda rank: _rank(job, parallel, rank, layout if name == "layout" else None),
+        plan_of=lambda rank: rank_in_form(job, name, parallel, rank, layout),
     )  # fmt: skip
 
 
@@ -68,6 +69,20 @@ def stages_of(job: Job) -> Stages:
     return Stages(job.graph.layer_path, len(job.graph.layers))
 
 
-def _rank(job: Job, parallel: Parallel, rank: int, layout: Adapter | None) -> Plan:
-    plan = rank_plan(job.plan, parallel, rank, stages_of(job))
-    return lay_out(plan, layout) if layout else plan
+def rank_in_form(job: Job, name: str, parallel: Parallel, rank: int, layout: Adapter | None) -> Plan:
+    """The arrays of a rank in the form `graph`, `layout` (`layout` is the target's) or `fused`.
+
+    `fused`: q, k and v in one matrix, gate and up in one, and shared experts appended to the routed ones, of which
+    ranks then have their share. Raises the errors of `rank_plan`.
+    """
+    whole, stages = job.plan, stages_of(job)
+    if name == "fused":
+        whole, layout = lay_out(whole, shared_as_experts(_expert_width(whole))), fused()
+    plan = rank_plan(whole, parallel, rank, stages)
+    return lay_out(plan, layout) if layout and name != "graph" else plan
+
+
+def _expert_width(plan: Plan) -> int:
+    """The channels of one expert, `f` of `experts.up_proj`; 1 without experts, whose rules do not apply."""
+    experts = (entry.declared for name, entry in plan.entries.items() if name.endswith(".experts.up_proj"))
+    return next((sizes_of(declared.axes)["f"] for declared in experts), 1)
