@@ -60,6 +60,11 @@ class Diagnostic:
     lost: bool = False
 
     @property
+    def where_label(self) -> str:
+        """What `where` is: the rule of an adapter, or the line at which a user's file fails (BU026)."""
+        return "the line" if self.code == "BU026" else "the rule"
+
+    @property
     def text(self) -> str:
         """Code, message, place and help, for callers from Python."""
         lines = [f"{self.code}: {self.message}"]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bringup.compile.lora.convert import convert_lora as convert_lora
     from bringup.compile.lora.export import merge_lora as merge_lora
     from bringup.compile.lora.opening import load_lora as load_lora
+    from bringup.compile.lora.ranks import convert_lora_ranks as convert_lora_ranks
     from bringup.compile.parity.activations import load_activations as load_activations
     from bringup.compile.parity.activations import save_activations as save_activations
     from bringup.compile.parity.parity import Parity as Parity
@@ -50,6 +51,7 @@ else:
         "lora.convert": "convert_lora",
         "lora.export": "merge_lora",
         "lora.opening": "load_lora",
+        "lora.ranks": "convert_lora_ranks",
         "parity.activations": "load_activations save_activations",
         "parity.parity": "Parity",
         "parity.reference": "record",

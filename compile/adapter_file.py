@@ -16,7 +16,8 @@ from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.schemes.input_scales import WithInputScales
 from bringup.adapters.schemes.registry import read_quantisation
 from bringup.adapters.schemes.stored_source import read_stored, reads_stored
-from bringup.adapters.trtllm.ranks import reading
+from bringup.adapters.trtllm import ranks as trtllm
+from bringup.adapters.vllm import ranks as vllm
 from bringup.diagnostics import Diagnostic, fail
 from bringup.graphs.core.graph import Graph
 from bringup.graphs.registry import Family
@@ -24,15 +25,18 @@ from bringup.spec import TensorInfo
 
 
 def adapter_of(family: Family, checkpoint: Checkpoint | None, file: str | None, settings: Any) -> Adapter:
-    """The adapter of the user's file; for a GGUF file the dialect's; for TensorRT-LLM's files theirs; else the
+    """The adapter of the user's file; for a GGUF file the dialect's; for files of ranks that of their format; else the
     family's.
 
-    Raises BU140 for a family without TensorRT-LLM names.
+    Raises BU140 for a family that this format does not support.
     """
     if file is not None:
         return _from_file(file, settings)
-    if checkpoint and checkpoint.trtllm is not None:
-        return reading(family.name, checkpoint.trtllm)
+    if checkpoint and checkpoint.ranks:
+        if checkpoint.ranks.format == vllm.NAME:
+            path = family.load("graph").layer_path
+            return vllm.reading(family.name, checkpoint.ranks.keys, path, family.load("adapter")(settings))
+        return trtllm.reading(family.name, checkpoint.ranks.keys)
     dialect = dialect_of(family, checkpoint.gguf) if checkpoint and checkpoint.gguf else None
     return (dialect.table if dialect else family.load("adapter"))(settings)
 

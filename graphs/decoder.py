@@ -5,7 +5,7 @@ A family defines its attention, its MLP and settings of these parts. N tokens of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 NO_KEYS: Mapping[str, str] = {}
 NO_CAPS: Mapping[str, float | None] = {}
+# Keys for the length of the context besides `max_position_embeddings`: those of SGLang's `get_context_length`.
+CONTEXT_KEYS = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,7 @@ def read_common(
     caps: Mapping[str, float | None] = NO_CAPS,
     query_scalar: int | None = None,
     local_theta: float | None = None,
+    context_keys: Sequence[str] = CONTEXT_KEYS,
     **rope: Any,
 ) -> dict[str, Any]:
     """The fields of `DecoderConfig`, from the keys that transformers has for them, with its defaults.
@@ -83,6 +86,7 @@ def read_common(
     transformers' keys for the size of a head, the activation and the epsilon of norms to the family's own. `nulls`:
     which of `num_key_value_heads` and `head_dim` may be null; they then follow from the other sizes.
     `scaled_positions`: `max_position_embeddings` counts the positions after rope scaling, as in Gemma 3.
+    `context_keys`: further keys for the length of the context, except those that the family reads itself.
 
     Some keys are read only if their default is passed: `caps` has those of `attn_logit_softcapping` and
     `final_logit_softcapping` (null in a config means no cap), `query_scalar` that of `query_pre_attn_scalar`, and
@@ -105,7 +109,9 @@ def read_common(
     score_cap, logit_cap = (_cap(fields, key, caps) for key in ("attn_logit_softcapping", "final_logit_softcapping"))
     return dict(
         vocab_size=fields.size("vocab_size"),
-        max_positions=_longest(fields, stated if scaled_positions else context_length(rope_config, stated)),
+        max_positions=_longest(
+            fields, stated if scaled_positions else context_length(rope_config, stated), context_keys
+        ),
         hidden=hidden,
         ffn=fields.size("intermediate_size"),
         num_heads=heads,
@@ -133,12 +139,21 @@ def _cap(fields: Fields, key: str, absent: Mapping[str, float | None]) -> float 
     return None if fields.raw[key] is None else fields.positive(key)
 
 
-def _longest(fields: Fields, derived: int) -> int:
-    """`max_sequence_length`, if a config of Llama 1 or with linear rope has it; otherwise the derived length."""
-    longest = fields.size("max_sequence_length", derived)
-    if longest > derived:
-        fields.overridden("max_sequence_length", longest, "max_position_embeddings", derived)
-    return min(longest, derived)
+def _longest(fields: Fields, derived: int, keys: Sequence[str]) -> int:
+    """The shortest length that a config states with one of these keys, else the derived length.
+
+    `derived` follows from `max_position_embeddings`. If the config has none, it is only the family's default, and the
+    first of these keys replaces it. A longer length is a warning otherwise. These lengths are after rope scaling.
+    """
+    default = fields.raw.get("max_position_embeddings") is None
+    for key in keys:
+        longest = fields.size(key, derived, null=derived)
+        if default and fields.raw.get(key) is not None:
+            derived, default = longest, False
+        elif longest > derived:
+            fields.overridden(key, longest, "max_position_embeddings", derived)
+        derived = min(longest, derived)
+    return derived
 
 
 def context_length(rope: RopeConfig, stated: int) -> int:

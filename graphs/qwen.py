@@ -46,7 +46,15 @@ class QWenConfig(DecoderConfig):
         rope: dict[str, Any] = {"theta_key": "rotary_emb_base", "partial": 1.0, "partial_key": "rotary_pct"}
         windows = (None,) * fields.layers("num_hidden_layers")
         config = cls(
-            **read_common(fields, windows, max_positions=8192, head_dim=128, keys=KEYS, **rope),
+            **read_common(
+                fields,
+                windows,
+                max_positions=8192,
+                head_dim=128,
+                keys=KEYS,
+                context_keys=("max_sequence_length",),
+                **rope,
+            ),
             bias=not fields.get("no_bias", bool, True),
         )
         if not fields.doubtful and (width := config.num_heads * config.head_dim) != config.hidden:

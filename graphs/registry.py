@@ -75,6 +75,7 @@ def _family(name: str, graph: str, *architectures: str) -> Family:
     )
 
 
+_LLAVA = ("LlavaForConditionalGeneration", "LlavaLlamaForCausalLM", "LlavaMistralForCausalLM", "LlavaQwenForCausalLM")
 FAMILIES: tuple[Family, ...] = (
     _family("bloom", "Bloom", "BloomForCausalLM", "BloomModel"),
     _family("deepseek_mtp", "DeepseekMtp"),
@@ -99,19 +100,13 @@ FAMILIES: tuple[Family, ...] = (
         "MistralModel",
         "MinistralForCausalLM",
     ),
-    _family(
-        "llava",
-        "Llava",
-        "LlavaForConditionalGeneration",
-        "LlavaLlamaForCausalLM",
-        "LlavaMistralForCausalLM",
-        "LlavaQwenForCausalLM",
-    ),
+    _family("llava", "Llava", *_LLAVA),
     _family("mixtral", "Mixtral", "MixtralForCausalLM", "MixtralModel"),
     _family("olmo2", "Olmo2", "Olmo2ForCausalLM", "Olmo2Model"),
     _family("phi3", "Phi3", "Phi3ForCausalLM", "Phi3Model"),
     _family("qwen", "QWen", "QWenLMHeadModel", "QWenModel"),
     _family("qwen2", "Qwen2", "Qwen2ForCausalLM", "Qwen2Model"),
+    _family("qwen2_moe", "Qwen2Moe", "Qwen2MoeForCausalLM", "Qwen2MoeModel"),
     _family("qwen3", "Qwen3", "Qwen3ForCausalLM", "Qwen3Model"),
     _family("qwen3_moe", "Qwen3Moe", "Qwen3MoeForCausalLM", "Qwen3MoeModel"),
 )

@@ -24,6 +24,7 @@ from bringup.graphs.core.signature import Signature
 from bringup.spec import Site, TensorInfo
 
 SAME = "another rank holds the same"
+NONE: Mapping[str, str] = {}
 REST = "another rank holds the rest of it, or it is padding"
 
 
@@ -60,11 +61,14 @@ def itself(signature: Signature) -> Plan:
     return Plan(signature, {}, entries)
 
 
-def gathered(adapter: Adapter, signature: Signature, held: Mapping[str, Plan]) -> Adapter:
+def gathered(
+    adapter: Adapter, signature: Signature, held: Mapping[str, Plan], elsewhere: Mapping[str, str] = NONE
+) -> Adapter:
     """The adapter with a rule for each parameter, from the tensors of `held`: each plan's have their own prefix.
 
-    The plans are that of `itself`, divided and laid out; together they hold every parameter. A part that several hold
-    is read from the first. The remaining tensors are dropped, with the reason.
+    The plans are that of `itself`, divided and laid out; together they hold every parameter, except those that
+    `elsewhere` maps to another parameter with the same values. A part that several hold is read from the first. The
+    remaining tensors are dropped, with the reason.
     """
     found: dict[str, dict[object, tuple[str, Nest]]] = {}
     stored: dict[str, Axes] = {}
@@ -77,11 +81,11 @@ def gathered(adapter: Adapter, signature: Signature, held: Mapping[str, Plan]) -
     site, read = Site.outside(__file__), Counter[str]()
     rules: list[Rule] = []
     for name, declared in signature.items():
-        parts = list(found[name].values())
+        parts = list(found[elsewhere.get(name, name)].values())
         assert sum(nest.count for _, nest in parts) == math.prod(shape_of(declared.axes)), name
         read.update({tensor: 0 for tensor, _ in parts})
         for tensor, nest in parts:
-            read[tensor] += nest.count
+            read[tensor] += 0 if name in elsewhere else nest.count
         rules.append(Rule(name, _gathered(declared.axes, parts, stored), site))
     done = replace(adapter, rules=[*adapter.rules, *rules], drops=[*adapter.drops], trace=None)
     for tensor, axes in stored.items():

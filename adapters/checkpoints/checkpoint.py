@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from bringup.adapters.checkpoints.gguf_config import Hyperparameters
+    from bringup.adapters.checkpoints.reader import Ranks
 
 
 def _never(info: TensorInfo) -> bool:
@@ -30,9 +31,9 @@ class Checkpoint:
     memory of its own: a file that shrinks meanwhile is then an error, and not the end of the process. `in_place(info)`
     is whether that array is the bytes of `info.file` from `info.offset` on: then a part of them can be read separately.
     Tensors of one checkpoint may differ in this, because it may have two sources. `config` has the keys of config.json,
-    also if they come from GGUF metadata, which `gguf` has unchanged, or from TensorRT-LLM's config.json, which is
-    `trtllm`. `findings` are the problems of its files, which the check of a job reports; their `sources` are tensors
-    that are missing or ambiguous because of them.
+    also if they come from GGUF metadata, which `gguf` has unchanged. `ranks` describes files of ranks. `findings` are
+    the problems of its files, which the check of a job reports; their `sources` are tensors that are missing or
+    ambiguous because of them.
     """
 
     source: str
@@ -44,7 +45,7 @@ class Checkpoint:
     in_place: Callable[[TensorInfo], bool] = _never
     tokenizer: Path | None = None  # tokenizer.json, or the GGUF file that contains one
     gguf: Hyperparameters | None = None
-    trtllm: Mapping[str, Any] | None = None
+    ranks: Ranks | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict[str, Any])
     findings: Sequence[Diagnostic] = ()
 

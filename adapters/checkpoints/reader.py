@@ -32,6 +32,17 @@ def read_loaded(info: TensorInfo) -> np.ndarray:
     return loaded(info.file, info)
 
 
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """How files of ranks are divided: the format, `trtllm` or `sharded_state`, and its keys.
+
+    The name of each tensor has its rank as a prefix: `rank1.lm_head.weight`. An adapter joins the parts.
+    """
+
+    format: str
+    keys: Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
     """The tensors of a file or folder, by name, from its headers alone; and the functions that read them.
@@ -39,7 +50,7 @@ class Contents:
     `read` returns an array of `info.shape`, writable, in memory that no earlier call returned; `load` the same in
     memory of its own. The defaults read `info.nbytes` bytes at `info.offset` of `info.file`: a reader whose tensors are
     all `plain` needs no functions of its own. `config` are the keys of config.json, if the format contains them.
-    `trtllm` are TensorRT-LLM's, for files of ranks. Otherwise config.json and tokenizer.json are read from `folder`.
+    `ranks` describes files of ranks. Without `config`, config.json and tokenizer.json are read from `folder`.
     `findings` are problems of the files that do not prevent reading the rest.
     """
 
@@ -47,7 +58,7 @@ class Contents:
     read: Callable[[TensorInfo], np.ndarray] = read_mapped
     load: Callable[[TensorInfo], np.ndarray] | None = read_loaded
     config: Mapping[str, Any] | None = None
-    trtllm: Mapping[str, Any] | None = None
+    ranks: Ranks | None = None
     folder: Path | None = None
     findings: Sequence[Diagnostic] = field(default_factory=tuple[Diagnostic, ...])
 

@@ -73,7 +73,8 @@ class Adapter:
     `defaults` state how matrices without declared axes are stored, one string for each kind of parameter, such as `"out
     in"` (torch's Linear) and `"vocab m"`. `prefix` is a first name that a checkpoint may have or lack; `wrappers` are
     alternatives to it. `infix` is a name that may occur inside of others. `trace` is that of `traced`, whose rules
-    follow from headers. `before` and `after` are the functions of `with_`, which rules refer to.
+    follow from headers. `before` and `after` are the functions of `with_`, which rules refer to. `by_name`: the tensors
+    are the parameters, each under its own name, so findings do not mention rules.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Adapter:
     trace: Callable[[Adapter, Signature, Mapping[str, TensorInfo]], Adapter] | None = None
     before: tuple[Hook, ...] = ()
     after: tuple[Hook, ...] = ()
+    by_name: bool = False
     _renamed_rules: dict[object, Rule] = field(default_factory=dict[object, Rule], repr=False, compare=False)
 
     @property

@@ -50,7 +50,7 @@ def published(signature: Signature, adapter: Adapter) -> dict[str, TensorInfo]:
 
 def as_declared(signature: Signature) -> Adapter:
     """The adapter for a dict that has every parameter under its own name, with its axes and stored shape."""
-    adapter = Adapter("as declared")
+    adapter = Adapter("as declared", by_name=True)
     for declared in signature.values():
         stored = S(declared.name, show(declared.axes))
         if declared.pack:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bringup import plugins
 from bringup.adapters.checkpoints import zip_container
-from bringup.adapters.checkpoints.files import entries, opened, some
+from bringup.adapters.checkpoints.files import entries, is_local, opened, some
 from bringup.adapters.checkpoints.folder import Tensors, read_folder, read_index
 from bringup.adapters.checkpoints.folder_layout import (
     SAFETENSORS,
@@ -18,13 +19,22 @@ from bringup.adapters.checkpoints.folder_layout import (
     FolderLayout,
     is_training_file,
 )
-from bringup.adapters.checkpoints.numpy_files.arrays_on_disk import END, Arrays, read_npy, read_npy_folder, read_npz
+from bringup.adapters.checkpoints.numpy_files.arrays_on_disk import (
+    END,
+    Arrays,
+    np_cache,
+    read_np_cache,
+    read_npy,
+    read_npy_folder,
+    read_npz,
+)
 from bringup.adapters.checkpoints.numpy_files.npy_header import MAGIC as NPY
 from bringup.adapters.checkpoints.reader import Contents, Reader, read_loaded, read_mapped
 from bringup.adapters.checkpoints.safetensors import MAX_HEADER, read_header
 from bringup.adapters.checkpoints.stored import Stored, read_stored
 from bringup.adapters.checkpoints.torch_files.torch_file import TorchFile, read_torch
 from bringup.adapters.sources.rank_files import RankFilesReader
+from bringup.adapters.sources.sharded_state import ShardedStateReader
 from bringup.diagnostics import BringupError, Diagnostic, Severity
 from bringup.spec import TensorInfo
 
@@ -119,17 +129,22 @@ def _torch_notes(file: Path, found: TorchFile) -> Iterator[Diagnostic]:
 
 
 class NumpyReader:
-    """An `.npz` archive, an `.npy` file, or a folder of `.npy` files."""
+    """An `.npz` archive, an `.npy` file, a folder of `.npy` files, or the npcache of vLLM and SGLang."""
 
     name = "numpy"
 
     def detects(self, path: Path, head: bytes) -> bool:
+        if _is_np_cache(path):
+            return True
         if not head:
             names = names_in(path)
             return any(name.endswith(END) for name in names) or len(_archives(names)) == 1
         return head.startswith(NPY) or (head.startswith(zip_container.MAGIC) and _holds_arrays(path))
 
     def open(self, path: Path) -> Contents:
+        if _is_np_cache(path) and (names := np_cache(path)):
+            home = names.parent.parent if names.parent.name == "np" else names.parent
+            return replace(_numpy_contents(read_np_cache(names)), folder=home)
         if not path.is_dir():
             with opened(path) as file:
                 array = file.read(len(NPY)) == NPY
@@ -149,6 +164,10 @@ def _numpy_contents(found: Arrays) -> Contents:
         return read_stored(info, stored) if stored else read_loaded(info)
 
     return Contents(headers=found.headers, read=read, load=load)
+
+
+def _is_np_cache(path: Path) -> bool:
+    return is_local(path) and np_cache(path) is not None
 
 
 def _archives(names: Sequence[str]) -> list[str]:
@@ -191,7 +210,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 SAFETENSORS_READER, TORCH_READER, NUMPY_READER = SafetensorsReader(), TorchReader(), NumpyReader()
-READERS: tuple[Reader, ...] = (RankFilesReader(), SAFETENSORS_READER, TORCH_READER, NUMPY_READER)
+READERS: tuple[Reader, ...] = (RankFilesReader(), ShardedStateReader(), SAFETENSORS_READER, TORCH_READER, NUMPY_READER)
 
 
 def registered_readers(failed: list[BringupError]) -> Iterator[Reader]:

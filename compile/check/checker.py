@@ -10,6 +10,7 @@ from bringup.adapters.algebra.expr import Expr, Mv
 from bringup.adapters.planning.coverage import half_used, partly_read, total_bits
 from bringup.adapters.planning.plan import Entry, Plan
 from bringup.adapters.planning.problems import Problem
+from bringup.compile.check.by_name import in_terms_of_weights
 from bringup.compile.check.corrections import FOLLOW, UNREAD, corrections, explained, known_sizes
 from bringup.compile.check.dtypes import odd_dtypes
 from bringup.compile.check.facts.config_words import ConfigWords
@@ -67,7 +68,10 @@ def check_job(job: Job) -> Report:
     from bringup.compile.job import as_job
 
     start = time.perf_counter()
-    report = _checked(as_job(job))
+    job = as_job(job)
+    report = _checked(job)
+    if job.adapter.by_name:
+        report.findings = in_terms_of_weights(job.plan, report.findings)
     report.seconds = time.perf_counter() - start
     return report
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bringup.adapters.apply.fuse import lay_out
 from bringup.adapters.apply.materialise import materialise
 from bringup.adapters.apply.parallel import Parallel
-from bringup.adapters.apply.rank_plan import check_axes, rank_plan
+from bringup.adapters.apply.rank_plan import check_axes
 from bringup.arguments import choice, integer, integer_list
 from bringup.compile.check.checker import check_job
-from bringup.compile.convert.forms import stages_of
+from bringup.compile.convert.forms import rank_in_form
 from bringup.compile.job import Job, as_job
 from bringup.compile.targets.selection import select
 
@@ -40,11 +39,12 @@ def adapt(
     `torch.from_dlpack` and others use them without a copy (bfloat16 and float8 of ml_dtypes: by `array.view`). Bytes
     that no rule moves are mapped from the checkpoint's file, copy on write; `copy` gives every array its own memory.
 
-    Ranks are numbered as `bringup.adapters.Parallel` describes; `to` is `graph`, or `layout` for the physical buffers
-    of `target`. `experts` has the logical expert of each physical one, a row for every layer or one for all. Raises
-    BringupError with the findings of `check`, BU045, BU130 and BU138 if ranks do not fit.
+    Ranks are numbered as `bringup.adapters.Parallel` describes; `to` is `graph`, `layout` for the physical buffers
+    of `target`, or `fused` (see `convert`). `experts` has the logical expert of each physical one, a row for every
+    layer or one for all. Raises BringupError with the findings of `check`, BU045, BU130 and BU138 if ranks do not
+    fit.
     """
-    job, to = as_job(job), choice("to", to, ("graph", "layout"))
+    job, to = as_job(job), choice("to", to, ("graph", "layout", "fused"))
     parallel = Parallel(
         tp=integer("tp", tp), ep=integer("ep", ep), pp=integer("pp", pp),
         stage_layers=tuple(integer_list("stage_layers", stage_layers)),
@@ -54,6 +54,6 @@ def adapt(
     )  # fmt: skip
     check_job(job).raise_if_errors()
     check_axes(job.plan, parallel)
-    plan = rank_plan(job.plan, parallel, integer("rank", rank), stages_of(job))
     layout = select(target).target.layout(job.graph) if to == "layout" else None
-    return materialise(lay_out(plan, layout) if layout else plan, job.checkpoint, copy=copy)
+    plan = rank_in_form(job, to, parallel, integer("rank", rank), layout)
+    return materialise(plan, job.checkpoint, copy=copy)

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bringup.adapters.algebra.expr import S, cat
-from bringup.adapters.apply.fuse import fused, lay_out
+from bringup.adapters.apply.fuse import fused, lay_out, shared_as_experts
 from bringup.adapters.apply.parallel import Parallel
 from bringup.adapters.apply.rank_plan import Stages, rank_plan
 from bringup.adapters.planning.adapter import Adapter
@@ -16,15 +15,12 @@ from bringup.adapters.planning.plan import Plan
 from bringup.adapters.trtllm.names import names_of
 from bringup.adapters.trtllm.ranks import rank_of
 from bringup.adapters.trtllm.words import written
+from bringup.adapters.vllm import ranks as vllm
 from bringup.compile.job import Job
 from bringup.diagnostics import fail
-from bringup.graphs.core.signature import Signature
+from bringup.graphs.core.axes import sizes_of
 
-FORMS = ("graph", "layout", "trtllm", "sharded_state")
-# Families whose parameters vLLM names as `_vllm` does (vllm/model_executor/models: gpt2.py, llama.py, mixtral.py,
-# phi3.py, qwen2.py, qwen3.py).
-SHARDED_STATE = frozenset({"gpt2", "llama", "mixtral", "phi3", "qwen2", "qwen3"})
-VLLM_VOCABULARY = 64  # DEFAULT_VOCAB_PADDING_SIZE of vllm/model_executor/layers/vocab_parallel_embedding.py
+FORMS = ("graph", "layout", "fused", "trtllm", vllm.NAME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,18 +50,17 @@ def form_of(job: Job, name: str, parallel: Parallel, layout: Adapter | None) -> 
             config=written(job.family, job.graph, job.config, parallel),
             plan_of=lambda rank: rank_of(job.plan, family, parallel, rank),
         )  # fmt: skip
-    if name == "sharded_state":
-        if family not in SHARDED_STATE:
-            raise _no_form(name, family, SHARDED_STATE)
-        parallel = replace(parallel, bias="every", vocab_multiple=max(parallel.vocab_multiple, VLLM_VOCABULARY))
+    if name == vllm.NAME:
+        vllm.check_family(family)
+        parallel, stages = vllm.stored_as(parallel), stages_of(job)
         return Form(
             name=name, parallel=parallel, config=job.config,
             file="model-rank-{rank}-part-0", single="model-rank-0-part-0",
-            plan_of=lambda rank: _stored_once(_rank(job, parallel, rank, _vllm())),
+            plan_of=lambda rank: vllm.rank_of(job.plan, parallel, rank, stages),
         )  # fmt: skip
     return Form(
         name=name, parallel=parallel, file="rank{rank}", single="model", config=job.config,
-        plan_of=lambda rank: _rank(job, parallel, rank, layout if name == "layout" else None),
+        plan_of=lambda rank: rank_in_form(job, name, parallel, rank, layout),
     )  # fmt: skip
 
 
@@ -74,31 +69,20 @@ def stages_of(job: Job) -> Stages:
     return Stages(job.graph.layer_path, len(job.graph.layers))
 
 
-def _rank(job: Job, parallel: Parallel, rank: int, layout: Adapter | None) -> Plan:
-    plan = rank_plan(job.plan, parallel, rank, stages_of(job))
-    return lay_out(plan, layout) if layout else plan
+def rank_in_form(job: Job, name: str, parallel: Parallel, rank: int, layout: Adapter | None) -> Plan:
+    """The arrays of a rank in the form `graph`, `layout` (`layout` is the target's) or `fused`.
+
+    `fused`: q, k and v in one matrix, gate and up in one, and shared experts appended to the routed ones, of which
+    ranks then have their share. Raises the errors of `rank_plan`.
+    """
+    whole, stages = job.plan, stages_of(job)
+    if name == "fused":
+        whole, layout = lay_out(whole, shared_as_experts(_expert_width(whole))), fused()
+    plan = rank_plan(whole, parallel, rank, stages)
+    return lay_out(plan, layout) if layout and name != "graph" else plan
 
 
-def _vllm() -> Adapter:
-    """vLLM's names: q, k and v fused, gate and up fused; also those of the experts of FusedMoE."""
-    table, moe = fused(), "{p:**}.block_sparse_moe"
-    gate_up = (S(f"{{p}}.mlp.experts.{x}_proj") for x in ("gate", "up"))
-    table[f"{moe}.experts.w13_weight"] = cat(*gate_up, axis="f")
-    table[f"{moe}.experts.w2_weight"] = S("{p}.mlp.experts.down_proj")
-    table[f"{moe}.gate.weight"] = S("{p}.mlp.gate.weight")
-    return table
-
-
-def _stored_once(plan: Plan) -> Plan:
-    """Of parameters that share memory only the one with the smallest name, as in vLLM's ShardedStateLoader."""
-    groups: dict[str, set[str]] = {}
-    for later, first in plan.aliases().items():
-        groups.setdefault(first, {first}).add(later)
-    left_out = {name for names in groups.values() for name in names - {min(names)}}
-    entries = {name: entry for name, entry in plan.entries.items() if name not in left_out}
-    return replace(plan, entries=entries, signature=Signature({n: e.declared for n, e in entries.items()}))
-
-
-def _no_form(name: str, family: str, known: frozenset[str]) -> Exception:
-    help = f"{', '.join(sorted(known))} support it; `--to graph` and `--to layout` support every family"
-    return fail("BU140", f"the form `{name}` is not defined for `{family}`", help=help)
+def _expert_width(plan: Plan) -> int:
+    """The channels of one expert, `f` of `experts.up_proj`; 1 without experts, whose rules do not apply."""
+    experts = (entry.declared for name, entry in plan.entries.items() if name.endswith(".experts.up_proj"))
+    return next((sizes_of(declared.axes)["f"] for declared in experts), 1)

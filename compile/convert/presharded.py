@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from bringup.adapters.apply.parallel import Parallel
 from bringup.adapters.checkpoints.bounded_json import read_json
+from bringup.adapters.vllm import ranks as vllm
 from bringup.compile.bundle import folder as bundles
 from bringup.compile.convert.convert import NOTE, Converted, mapping_of, write_json
 from bringup.diagnostics import fail
@@ -32,8 +33,10 @@ class Presharded:
     note: Mapping[str, Any] | None
 
     def is_copied(self, to: str, parallel: Parallel) -> bool:
-        """Whether the request is for these files, or they can only be copied: TensorRT-LLM's can also be converted."""
-        return self.to != "trtllm" or (to == self.to and self.mapping == _sizes(mapping_of(parallel)))
+        """Whether the request is for these files, or they can only be copied: those of other programs can also be
+        converted."""
+        is_same = to == self.to and self.mapping == _sizes(mapping_of(parallel))
+        return is_same or self.to not in ("trtllm", vllm.NAME)
 
 
 def presharded(source: str | os.PathLike[str] | None) -> Presharded | None:
@@ -91,7 +94,7 @@ def copy_presharded(
     `unusable` are options that were passed and that a copy cannot apply. Raises BU142 for these, if the folder is
     divided or written otherwise than requested, and for a missing file of a rank.
     """
-    ours = mapping_of(parallel)
+    ours = mapping_of(vllm.stored_as(parallel) if to == vllm.NAME else parallel)
     _check(found, to, ours, {"--dtype": (dtype, "dtype"), "--target": (target, "target")}, unusable)
     numbers = range(parallel.size) if rank is None else [rank]
     if absent := [number for number in numbers if number not in found.files]:

@@ -8,6 +8,7 @@ from typing import Any, cast
 from bringup.compile.draft.facts import PUBLIC, Facts, Question, bias_key
 from bringup.compile.draft.quoted import one_line, quoted, tuple_of
 from bringup.graphs.config.neutral import NEUTRAL
+from bringup.graphs.decoder import CONTEXT_KEYS
 from bringup.shown import short, shown
 
 # Classes that the public parts lack and a draft defines.
@@ -53,7 +54,7 @@ NORM_CHOICES = {
     "Float32RMSNorm": "rounds after the product",
     "ScaleNorm": "subtracts the mean too: layer normalisation without a bias",
 }
-ROPE_KEYS = frozenset({"rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", "max_sequence_length"})
+ROPE_KEYS = frozenset({"rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", *CONTEXT_KEYS})
 
 
 def graph_text(facts: Facts, read: frozenset[str] = frozenset()) -> str:

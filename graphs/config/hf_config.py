@@ -14,8 +14,12 @@ OF_CHECKPOINT = frozenset({"quantization_config", "compression_config"})
 
 
 def architectures(raw: Mapping[str, Any]) -> list[str]:
-    """The architectures that a config.json lists; [] if none. Raises BU121 if they are not strings."""
-    fields = Fields(raw, "the choice of a graph")
+    """The architectures that a config.json lists; [] if none. Raises BU121 if they are not strings.
+
+    A single string is a list of one, as in SGLang's model registry.
+    """
+    named = raw.get("architectures")
+    fields = Fields({"architectures": [named]} if isinstance(named, str) else raw, "the choice of a graph")
     names = fields.strings("architectures")
     if fields.findings:
         raise BringupError(*fields.findings)

@@ -18,6 +18,7 @@ from transformers import (
     Olmo2Config,
     Phi3Config,
     Qwen2Config,
+    Qwen2MoeConfig,
     Qwen3Config,
     Qwen3MoeConfig,
 )
@@ -74,6 +75,11 @@ CASES: dict[str, tuple[gguf.MODEL_ARCH, Any]] = {
         Qwen3MoeConfig(**SIZES, head_dim=12, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=48,
                        norm_topk_prob=True),
     ),
+    "qwen2-moe": (
+        ARCH.QWEN2MOE,
+        Qwen2MoeConfig(**SIZES, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=48,
+                       shared_expert_intermediate_size=96, norm_topk_prob=False),
+    ),
     "phi3": (ARCH.PHI3, Phi3Config(**SIZES, original_max_position_embeddings=512, sliding_window=9, pad_token_id=0)),
     "phi3-longrope": (
         ARCH.PHI3,
@@ -89,8 +95,10 @@ def words(writer: gguf.GGUFWriter, config: llama_cpp.Config) -> None:
         writer.add_rope_dimension_count(
             config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         )
-    if writer.arch == "qwen3moe":
+    if writer.arch in ("qwen2moe", "qwen3moe"):
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if writer.arch == "qwen2moe":
+        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
     if writer.arch == "phi3":
         phi3(writer, config)
     if writer.arch in ("gemma2", "gemma3"):
@@ -116,7 +124,13 @@ def one_plus(tensors: llama_cpp.Tensors, config: llama_cpp.Config) -> llama_cpp.
     return {name: array + 1 if name.endswith("norm.weight") else array for name, array in tensors.items()}
 
 
+def gate_as_vector(tensors: llama_cpp.Tensors, config: llama_cpp.Config) -> llama_cpp.Tensors:
+    """`ffn_gate_inp_shexp` of llama-model.cpp, and of Qwen2MoeTensorProcessor in transformers: n_embd values."""
+    return {n: array[0] if n.endswith("shared_expert_gate.weight") else array for n, array in tensors.items()}
+
+
 TENSORS = {
+    ARCH.QWEN2MOE: gate_as_vector,
     ARCH.LLAMA: llama_cpp.all_in_pairs,
     ARCH.GEMMA2: one_plus,
     ARCH.GEMMA3: one_plus,

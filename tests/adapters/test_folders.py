@@ -156,6 +156,7 @@ def test_bad_configs(tmp_path: Path, text: str) -> None:
         ("BU035", "hf://../../etc", "hf://ORG/NAME"),
         ("BU035", "pypi:--index-url=http://x", "pypi:PACKAGE"),
         ("BU035", "dummy", "need a model"),
+        ("BU035", "s3://bucket/model", "modelscope://ORG/NAME, https://HOST/PATH"),
     ],
 )
 def test_sources_that_are_none(tmp_path: Path, code: str, source: str, match: str) -> None:

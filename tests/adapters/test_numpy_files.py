@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 import zlib
 from pathlib import Path
@@ -90,6 +91,47 @@ def test_folders_and_files(tmp_path: Path) -> None:
         np.save(tmp_path / f"{name}.npy", array)
     assert_equal(tmp_path, expected)
     assert_equal(tmp_path / "fortran.npy", {"fortran": expected["fortran"]})
+
+
+def np_cache(folder: Path, expected: dict[str, np.ndarray]) -> Path:
+    """What `np_cache_weights_iterator` of vLLM and SGLang writes: files without a suffix, and the list of them."""
+    (folder / "np").mkdir()
+    for name, array in expected.items():
+        with (folder / "np" / name).open("wb") as file:
+            np.save(file, array)
+    (folder / "np" / "weight_names.json").write_text(json.dumps([*expected]), "utf-8")
+    return folder / "np"
+
+
+def test_npcache(tmp_path: Path) -> None:
+    """By the model's folder, by its own, and by its list; config.json is that of the model's folder."""
+    expected = {name.replace("/", "."): array for name, array in arrays().items()}
+    cache = np_cache(tmp_path, expected | {"ends.npy": NUMBERS.astype("f4")})
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}', "utf-8")
+    for source in (tmp_path, cache, cache / "weight_names.json"):
+        assert_equal(source, expected | {"ends.npy": NUMBERS.astype("f4")})
+        assert open_checkpoint(source).config == {"model_type": "llama"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{}", "it is not a list"),
+        ("[", "Expecting"),
+        ("[1]", "1 is not the name of a file"),
+        ('["../config.json"]', "is not the name of a file"),
+        ('[".."]', "is not the name of a file"),
+        ('["absent"]', "there is no file `absent`"),
+    ],
+)
+def test_an_npcache_with_a_bad_list(tmp_path: Path, text: str, message: str) -> None:
+    cache = np_cache(tmp_path, {"weight": NUMBERS})
+    (cache / "weight_names.json").write_text(text, "utf-8")
+    with pytest.raises(BringupError) as caught:
+        open_checkpoint(tmp_path)
+    (finding,) = caught.value.findings
+    assert finding.code == "BU210"
+    assert message in finding.message
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,9 @@ def test_every_rank_and_the_whole(tmp_path: Path) -> None:
     opened = open_checkpoint(tmp_path)
     assert opened.format == "trtllm"
     assert opened.config == {"architectures": ["LlamaForCausalLM"]}
-    assert opened.trtllm is not None
-    assert opened.trtllm["mapping"]["tp_size"] == 2
+    assert opened.ranks is not None
+    assert opened.ranks.format == "trtllm"
+    assert opened.ranks.keys["mapping"]["tp_size"] == 2
     assert set(opened.headers) == {f"rank{rank}.{name}" for rank in range(2) for name in whole}
     axes = {name.replace("{L}", str(n)): axis for name, (_, axis) in LLAMA.items() for n in range(LAYERS)}
     for name, expected in whole.items():

@@ -178,6 +178,14 @@ def test_emit_graph_and_plan_build_nothing(bringup: Bringup, build_arguments: di
     assert not build_arguments
 
 
+@pytest.mark.parametrize("phase", ["graph", "plan"])
+def test_emit_writes_graph_and_plan_to_a_file(bringup: Bringup, small: Path, tmp_path: Path, phase: str) -> None:
+    printed = bringup("compile", "--checkpoint", small, "--emit", phase).stdout
+    result = bringup("compile", "--checkpoint", small, "--emit", phase, "-o", tmp_path / "text")
+    assert (tmp_path / "text").read_text("utf-8") == printed
+    assert (result.stdout, result.stderr) == ("", f"wrote {tmp_path / 'text'}\n")
+
+
 def test_dry_run(bringup: Bringup, monkeypatch: pytest.MonkeyPatch) -> None:
     def dry_run(job: Any, target: str, max_seq_len: int | None, batch: int, options: Any, **more: Any) -> object:
         rows = [("target", target), ("context", str(max_seq_len)), ("batch", str(batch)), ("options", str(options))]

@@ -48,6 +48,15 @@ ODD_PLACES = {
 }
 
 
+def test_the_line_of_a_file_that_fails_is_no_rule(bringup: Bringup, small: Path, tmp_path: Path) -> None:
+    file = tmp_path / "my_model.py"
+    file.write_text("import nothing_here\n", "utf-8")
+    result = bringup("check", file, "--checkpoint", small)
+    assert "1 | import nothing_here\n  | ^^^^^^^^^^^^^^^^^^^ the line\n" in result.output
+    sarif = bringup("check", file, "--checkpoint", small, "--format", "sarif").stdout
+    assert "the rule" not in sarif
+
+
 def finding_of(result) -> dict:
     (finding,) = json.loads(result.stdout)["findings"]
     return finding

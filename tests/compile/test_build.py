@@ -83,6 +83,64 @@ def test_missing_extra_and_misshaped_weights_are_reported_at_once_before_export(
     assert list(tmp_path.iterdir()) == []
 
 
+def renamed(given: dict[str, np.ndarray], old: str, new: str) -> None:
+    given[new] = given.pop(old)
+
+
+@pytest.mark.parametrize(
+    ("change", "message", "help"),
+    [
+        (
+            lambda given: renamed(given, "transformer.h.0.ln_1.weight", "transformer.h.0.ln1.weight"),
+            "`weights` has no `transformer.h.0.ln_1.weight`, [8]",
+            "rename the key `transformer.h.0.ln1.weight`",
+        ),
+        (
+            lambda given: given.pop("lm_head.weight"),
+            "`weights` has no `lm_head.weight`, [21, 8]",
+            "pass an array for each parameter: `graph.signature()` has their names and shapes",
+        ),
+        (
+            lambda given: given.update(extra=np.zeros(3, np.float32)),
+            "the graph has no parameter `extra`",
+            "remove it from `weights`, or add the parameter to the graph",
+        ),
+        (
+            lambda given: given.update({"transformer.h.0.mlp.c_fc.weight": np.zeros((8, 32), np.float32)}),
+            "`transformer.h.0.mlp.c_fc.weight` is [8, 32] in `weights`, the graph declares [32, 8], axes `out:f in:m`",
+            "pass the transpose",
+        ),
+        (
+            lambda given: given.update({"transformer.ln_f.weight": np.zeros(9, np.float32)}),
+            "`transformer.ln_f.weight` is [9] in `weights`, the graph declares [8], axes `m`",
+            "pass arrays of the declared shape, or correct the graph's config",
+        ),
+        (
+            lambda given: [
+                renamed(given, name, name.removeprefix("transformer.")) for name in [*given] if name != "lm_head.weight"
+            ],
+            "28 names in `weights` lack the prefix `transformer.`, such as `wte.weight`",
+            "add `transformer.` to these keys",
+        ),
+        (
+            lambda given: [renamed(given, name, f"model.{name}") for name in [*given]],
+            "29 names in `weights` have the prefix `model.`, such as `model.transformer.wte.weight`",
+            "remove `model.` from these keys",
+        ),
+    ],
+)
+def test_messages_on_weights_by_name(job, tmp_path, change, message, help):
+    """There is no rule, no adapter and no file that a message could name."""
+    given = weights(job)
+    change(given)
+    with pytest.raises(BringupError) as caught:
+        build(job.graph, weights=given, out=tmp_path / "b", target="torch", buckets=BUCKETS)
+    (finding,) = caught.value.findings
+    assert (finding.message, finding.help) == (message, help)
+    assert "-->" not in finding.text
+    assert finding.declared is not None or finding.code != "BU102"
+
+
 def test_bundle_is_described_by_its_manifest(job, bundle):
     manifest = read_manifest(bundle)
     assert manifest["weights"] == "dummy"

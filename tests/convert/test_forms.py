@@ -8,14 +8,18 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pytest
 from safetensors.numpy import load_file
+from transformers import DeepseekV3Config
 
 import bringup
+from bringup import adapt, open_job
 from tests.check.mutations.bases import base
 from tests.check.quantised_forms import FORMS, quantised
 from tests.cli.conftest import Bringup
 from tests.convert import by_hand, models
 from tests.convert.test_convert import equal, save
+from tests.models import parity
 from tests.targets.test_numpy_fused import installed
 
 __all__ = ["installed"]
@@ -38,6 +42,37 @@ def test_the_buffers_of_a_target(installed: ModuleType, bringup: Bringup, tmp_pa
                 part[f"{p}self_attn.qkv_proj.{w}"] = np.concatenate(qkv)
                 part[f"{p}mlp.gate_up_proj.{w}"] = np.concatenate(both)
         equal(load_file(tmp_path / "out" / f"rank{rank}.safetensors"), part)
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_shared_experts_follow_the_routed_ones(bringup: Bringup, tmp_path: Path, tp: int) -> None:
+    """Two shared experts of width 8 after 4 routed ones, from the tensors of transformers; a rank has half of each."""
+    config = DeepseekV3Config(
+        vocab_size=40, hidden_size=16, intermediate_size=24, moe_intermediate_size=8, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=2, q_lora_rank=8, kv_lora_rank=8, qk_nope_head_dim=4,
+        qk_rope_head_dim=4, v_head_dim=4, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=2, n_group=2,
+        topk_group=1, first_k_dense_replace=1,
+    )  # fmt: skip
+    source = parity.save_checkpoint(config, tmp_path / "source")
+    place = ["--checkpoint", source, "--to", "fused", "--tp", tp, "-o", tmp_path / "out"]
+    result = bringup("convert", *place)
+    assert result.exit_code == 0, result.output
+    tensors, layer = load_file(source / "model.safetensors"), "model.layers.1.mlp."
+    files = sorted((tmp_path / "out").glob("*.safetensors"))
+    assert len(files) == tp
+    for rank, file in enumerate(files):
+        found = load_file(file)
+        assert not any("shared_experts" in name for name in found)
+        half = slice(rank * 8 // tp, (rank + 1) * 8 // tp)
+        for x in ("gate", "up", "down"):
+            experts = [tensors[f"{layer}experts.{e}.{x}_proj.weight"] for e in range(4)]
+            experts += np.split(tensors[f"{layer}shared_experts.{x}_proj.weight"], 2, axis=x == "down")
+            wanted = np.stack([w[:, half] if x == "down" else w[half] for w in experts])
+            np.testing.assert_array_equal(found[f"{layer}experts.{x}_proj"], wanted)
+        rows = slice(rank * 24 // tp, (rank + 1) * 24 // tp)
+        dense = [tensors[f"model.layers.0.mlp.{x}_proj.weight"][rows] for x in ("gate", "up")]
+        np.testing.assert_array_equal(found["model.layers.0.mlp.gate_up_proj.weight"], np.concatenate(dense))
+        equal(found, adapt(open_job(checkpoint=source), tp=tp, rank=rank, to="fused"))
 
 
 def write_gguf(path: Path) -> Path:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import transformers
 
-from bringup.diagnostics import BringupError
 from bringup.graphs.config.fields import MOST_ELEMENTS
 from bringup.graphs.decoder import DecoderConfig
 from bringup.graphs.llama import LlamaConfig
@@ -79,7 +78,8 @@ def test_qwen2s_windows_once_they_are_used(more: dict[str, Any]) -> None:
 
 
 def sglang(raw: dict[str, Any]) -> int:
-    """`get_context_length` of ../shared/seeds, read as words: the factor counts unless its origin is stated."""
+    """`get_context_length` of SGLang's python/sglang/srt/hf_transformers_utils.py: the factor counts unless its origin
+    is stated."""
     rope = raw.get("rope_scaling") or {}
     stretched = "original_max_position_embeddings" in rope or rope.get("rope_type") == "llama3"
     return int(raw["max_position_embeddings"] * (1 if stretched else rope.get("factor", 1)))
@@ -113,10 +113,21 @@ def test_an_origin_next_to_rope_is_an_origin() -> None:
     assert LlamaConfig.from_hf(raw).max_positions == sglang(raw) == 131
 
 
-@pytest.mark.parametrize("key", ["seq_length", "max_seq_len", "model_max_length"])
-def test_other_keys_of_the_context_are_not_passed_over(key: str) -> None:
-    with pytest.raises(BringupError, match=f"BU120.*`{key}`"):
-        LlamaConfig.from_hf(SIZES | {key: 77})
+@pytest.mark.parametrize("key", ["max_sequence_length", "seq_length", "max_seq_len", "model_max_length"])
+def test_other_keys_of_the_context(key: str) -> None:
+    """Without `max_position_embeddings` the key is the context; otherwise a shorter length counts, a longer warns."""
+    assert LlamaConfig.from_hf(SIZES | {key: 4096}).max_positions == 4096
+    assert LlamaConfig.from_hf(SIZES | {key: 77}).max_positions == 77
+    assert LlamaConfig.from_hf(SIZES | {key: None}).max_positions == 2048
+    assert LlamaConfig.from_hf(SIZES | {key: 77, "max_position_embeddings": 131}).max_positions == 77
+    config, findings = LlamaConfig.read(SIZES | {key: 200, "max_position_embeddings": 131})
+    assert (config.max_positions, [(f.code, f.parameter) for f in findings]) == (131, [("BU151", key)])
+
+
+def test_several_keys_of_the_context() -> None:
+    """The shortest counts."""
+    keys = {"max_seq_len": 64, "model_max_length": 77}
+    assert LlamaConfig.from_hf(SIZES | keys).max_positions == 64
 
 
 def test_a_context_has_a_token_and_fits_a_number() -> None:

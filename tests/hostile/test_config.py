@@ -15,6 +15,7 @@ from bringup.compile.check.checker import check as check_plan
 from bringup.compile.job import open_job
 from bringup.diagnostics import BringupError, Severity
 from bringup.graphs.config.fields import MOST_LAYERS
+from bringup.graphs.config.hf_config import architectures
 from bringup.graphs.registry import FAMILIES
 from tests.convert import models
 from tests.hostile.headers import framed
@@ -89,10 +90,9 @@ def test_a_config_that_is_no_file() -> None:
     assert [finding.code for finding in caught.value.findings] == ["BU233"]
 
 
-NAMES = [
+NAMES: list[Any] = [
     1,
     True,
-    "GPT2LMHeadModel",
     {"GPT2LMHeadModel": 1},
     [["GPT2LMHeadModel"]],
     [None],
@@ -105,6 +105,11 @@ NAMES = [
 @pytest.mark.parametrize("names", NAMES, ids=str)
 def test_architectures_that_are_no_names(names: object) -> None:
     assert errors_of(GPT2 | {"architectures": names}) == [("BU121", "architectures")]
+
+
+def test_one_architecture_may_be_a_string() -> None:
+    assert architectures({"architectures": "GPT2LMHeadModel"}) == ["GPT2LMHeadModel"]
+    assert errors_of(GPT2 | {"architectures": "GPT2LMHeadModel"}) == []
 
 
 @pytest.mark.parametrize(

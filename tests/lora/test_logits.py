@@ -44,6 +44,9 @@ CASES: dict[str, Case] = {
             "rank_pattern": {"mlp.experts.down_proj": 3},
         },
     ),
+    "qwen2_moe-shared-expert": Case(
+        "qwen2_moe", {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "shared_expert_gate", "up_proj"]}
+    ),
     "mixtral-experts-by-published-names": Case("mixtral", {"r": 4, "target_modules": ["w1", "w2", "w3"]}),
     "gpt2-conv1d": Case(
         "gpt2", {"r": 4, "target_modules": ["c_attn", "c_proj", "c_fc", "wte"], "fan_in_fan_out": True}

@@ -187,6 +187,21 @@ def test_every_number(tmp_path):
     assert cross_attention("model.layers.0.self_attn.q_proj") is None
 
 
+def test_the_gate_of_a_shared_expert(tmp_path):
+    """Number 17, of Qwen2-MoE: one output."""
+    words = {"r": 4, "lora_alpha": 6.0, "target_modules": ["shared_expert_gate", "q_proj"]}
+    written = write(Case("qwen2_moe", words), tmp_path)
+    weights, config, _ = request_tensors(open_job(checkpoint=str(written.base)), open_lora(written.lora), "float32")
+    assert config.tolist() == [[1, 0, 4], [17, 0, 4], [1, 1, 4], [17, 1, 4]]
+    tensors = load_file(written.lora / "adapter_model.safetensors")
+    stem = "base_model.model.model.layers.1.mlp.shared_expert_gate.lora_"
+    a, b = tensors[f"{stem}A.weight"], tensors[f"{stem}B.weight"] * np.float32(1.5)
+    assert (a.shape, b.shape) == ((4, 32), (1, 4))
+    wanted = np.concatenate([a.ravel(), b.ravel()])
+    np.testing.assert_array_equal(weights[3][: wanted.size], wanted)
+    assert not weights[3][wanted.size :].any()
+
+
 def test_cross_attention_is_converted_by_name(example):
     job, folder, tensors = example
     random = np.random.default_rng(1)

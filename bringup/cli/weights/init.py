@@ -13,7 +13,7 @@ from bringup.cli.parameters.words import CHECKPOINT
 
 @click.command("init")
 @click.option("--checkpoint", type=CHECKPOINT, required=True, metavar="SRC", help="A folder, a file, hf://ORG/NAME.")
-@click.option("--revision", metavar="R", help="Branch, tag or commit on the Hugging Face hub.")
+@click.option("--revision", metavar="R", help="Branch, tag or commit on the hub, Hugging Face's or ModelScope's.")
 @click.option("--name", metavar="NAME", help="The family's name; default: the config's model_type.")
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path), metavar="DIR", help="Output folder; default: the family's name."

@@ -11,6 +11,7 @@ import click
 
 from bringup.cli.parameters.options import Named, job_options, open_named
 from bringup.cli.parameters.outputs import Output, deliver, output_options, outputs_of
+from bringup.cli.parameters.ranks import Ranks, any_ranks, parallel_of, rank_options
 from bringup.cli.parameters.words import MODEL, OneOf
 from bringup.diagnostics import Report, fail
 from bringup.grouping import listed
@@ -20,12 +21,17 @@ if TYPE_CHECKING:
 
 ADAPTER = click.Path()
 FOLDER = click.Path(path_type=Path)
+TO = ("trtllm", "peft", "ranks")
 
 
 class Words(Named):
     """All options that are not named below."""
 
     named: str | None
+
+
+class Divided(Words, Ranks):
+    """The same, with the options of ranks."""
 
 
 @click.group("lora")
@@ -77,13 +83,13 @@ def merge(lora: str, out: Path, force: bool, **words: Unpack[Words]) -> None:
 
 @command.command("convert")
 @_base_options
-@click.option("--to", type=OneOf(("trtllm", "peft")), default="trtllm", show_default=True, help="The form to write.")
+@click.option("--to", type=OneOf(TO), default="trtllm", show_default=True, help="The form to write; see above.")
 @click.option(
     "--storage-type",
     type=OneOf(("float16", "bfloat16", "float32")),
     default="float16",
     show_default=True,
-    help="Dtype of LoraWeights.",
+    help="Dtype of the factors.",
 )
 @click.option(
     "--format",
@@ -91,22 +97,40 @@ def merge(lora: str, out: Path, force: bool, **words: Unpack[Words]) -> None:
     type=OneOf(("safetensors", "numpy")),
     default="safetensors",
     show_default=True,
-    help="File format of the two tensors.",
+    help="File format of the two tensors of --to trtllm.",
 )
+@rank_options
+@click.option("--rank", type=click.IntRange(0), metavar="R", help="Only this rank; default: all of them.")
 @click.option("-o", "--out", type=FOLDER, required=True, metavar="DIR", help="Output folder.")
 @click.option("--force", is_flag=True, help="Replace a folder that an earlier convert wrote.")
 def convert(
-    lora: str, to: str, storage_type: str, form: str, out: Path, force: bool, **words: Unpack[Words]
-) -> None:  # fmt: skip
-    """Write ADAPTER as LoraWeights and LoraConfig of a TensorRT-LLM request, or convert such files to peft's.
+    lora: str, to: str, storage_type: str, form: str, rank: int | None, out: Path, force: bool, **words: Unpack[Divided]
+) -> None:
+    """Write ADAPTER as LoraWeights and LoraConfig of a TensorRT-LLM request, as peft's files, or for each rank.
 
-    Both tensors are for the complete model: TensorRT-LLM's tensor-parallel and pipeline ranks select their parts of
-    them. Modules of cross attention, which no graph of bringup has, are converted by name, without a proof that they
-    fit.
+    \b
+    --to trtllm  LoraWeights and LoraConfig, for the complete model: the ranks of
+                 TensorRT-LLM select their parts of them
+    --to peft    peft's files, from LoraWeights and LoraConfig
+    --to ranks   rankN.safetensors: the parts of A and B that each rank holds
+
+    Modules of cross attention, which no graph of bringup has, are converted by name to --to trtllm, without a proof
+    that they fit.
     """
     from bringup.compile.lora.convert import convert_lora, restore_lora
 
+    if to == "ranks" and form == "numpy":
+        raise fail("BU023", "--format numpy applies to --to trtllm", help="leave it out: ranks are safetensors files")
+    if to != "ranks" and (any_ranks(words) or rank is not None):
+        raise fail("BU023", f"--to {to} is not divided among ranks", help="add --to ranks, or leave the ranks out")
     job = _base(lora, words, headers_only=True)
+    if to == "ranks":
+        from bringup.compile.lora.ranks import convert_lora_ranks
+
+        parallel = parallel_of(words)
+        files = convert_lora_ranks(job, lora, out, parallel=parallel, rank=rank, dtype=storage_type, force=force)
+        print(f"wrote {out}: {', '.join(files)}", file=sys.stderr)
+        return
     if to == "peft":
         count = restore_lora(job, lora, out, force=force)
         print(f"wrote {out}: {count} modules", file=sys.stderr)

@@ -23,7 +23,7 @@ def findings(record: Record) -> Section:
 def _finding(finding: Diagnostic) -> Html:
     head = tag("h3", tag("span", f"{finding.severity} {finding.code}", class_="mark"), " ", backticked(finding.message))
     facts: list[tuple[str, Inside]] = []
-    facts += [("the rule", line_of(finding.where))] if finding.where else []
+    facts += [(finding.where_label, line_of(finding.where))] if finding.where else []
     facts += [("the parameter", line_of(finding.declared))] if finding.declared else []
     known = {"file": finding.file, "expected": finding.expected, "actual": finding.actual}
     facts += [(label, code(message)) for label, message in known.items() if message and message not in finding.message]

@@ -1,0 +1,23 @@
+"""Qwen1.5-MoE and Qwen2-MoE as published: one tensor for each matrix of each expert, and those of the shared expert."""
+
+from __future__ import annotations
+
+from bringup.adapters.algebra.expr import S, stack
+from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.graphs.qwen2_moe import Qwen2MoeConfig
+
+
+def adapter(config: Qwen2MoeConfig) -> Adapter:
+    qwen2 = Adapter("qwen2_moe", defaults=("out in", "vocab m"), prefix="model.")
+    qwen2["model.{n:embed_tokens|norm}.weight"] = S("{n}.weight")
+    qwen2["model.layers.{L}.{n:input_layernorm|post_attention_layernorm}.weight"] = S("layers.{L}.{n}.weight")
+    qwen2["model.layers.{L}.self_attn.{x:q|k|v|o}_proj.{p:weight|bias}"] = S("layers.{L}.self_attn.{x}_proj.{p}")
+    qwen2["model.layers.{L}.mlp.{x:gate|up|down}_proj.weight"] = S("layers.{L}.mlp.{x}_proj.weight")
+    qwen2["model.layers.{L}.mlp.{g:gate|shared_expert_gate}.weight"] = S("layers.{L}.mlp.{g}.weight")
+    shared = "layers.{L}.mlp.shared_expert.{x}_proj.weight"
+    qwen2["model.layers.{L}.mlp.shared_expert.{x:gate|up|down}_proj.weight"] = S(shared)
+    for x, axes in (("gate", "f m"), ("up", "f m"), ("down", "m f")):
+        expert = S(f"layers.{{L}}.mlp.experts.{{E}}.{x}_proj.weight", axes)
+        qwen2[f"model.layers.{{L}}.mlp.experts.{x}_proj"] = stack(expert, over="E", n=config.num_experts)
+    qwen2["lm_head.weight"] = tied(S("lm_head.weight"), S("embed_tokens.weight", "vocab m"), when=config.tied_head)
+    return qwen2

@@ -1,0 +1,149 @@
+"""The form sharded_state as a source: what `--to sharded_state` wrote of every family is read by the same table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import bringup as package
+from bringup.adapters.vllm.ranks import FAMILIES
+from tests.cli.conftest import Bringup
+from tests.convert import models
+from tests.convert.by_hand import column, row
+from tests.convert.test_convert import equal, save
+
+FIRST, SECOND = (f"model-rank-{rank}-part-0.safetensors" for rank in range(2))
+MAPPING = "the `mapping` of `{}/bringup.json` is wrong: "
+
+
+def written(bringup: Bringup, place: Path, source: Path, *words: object) -> Path:
+    result = bringup("convert", "--checkpoint", source, "--to", "sharded_state", *words, "-o", place)
+    assert result.exit_code == 0, result.output
+    return place
+
+
+def assert_back(bringup: Bringup, source: Path, ranks: Path) -> None:
+    """`ranks` has the parameters of `source`, bit for bit."""
+    checked = bringup("check", "--checkpoint", ranks)
+    assert checked.exit_code == 0, checked.output
+    own, back = (package.adapt(package.open_job(checkpoint=place)) for place in (source, ranks))
+    equal(back, own)
+
+
+@pytest.mark.parametrize("words", [("--tp", 1), ("--tp", 2), ("--tp", 4)], ids=str)
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_back(bringup: Bringup, tmp_path: Path, name: str, words: tuple[object, ...]) -> None:
+    """With 4 ranks, two have each key head; the tied head of GPT-2 is stored once."""
+    source = save(tmp_path / "source", *getattr(models, name)())
+    ranks = written(bringup, tmp_path / "ranks", source, *words)
+    assert_back(bringup, source, ranks)
+    (ranks / "bringup.json").unlink()
+    assert_back(bringup, source, ranks)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("llama", ("--tp", 2, "--pp", 2)),
+        ("llama", ("--pp", 2, "--vocab-multiple", 100)),
+        ("mixtral", ("--tp", 2, "--ep", 2)),
+    ],
+)
+def test_a_division_that_only_bringup_json_describes(
+    bringup: Bringup, tmp_path: Path, name: str, words: tuple[object, ...]
+) -> None:
+    source = save(tmp_path / "source", *getattr(models, name)())
+    assert_back(bringup, source, written(bringup, tmp_path / "ranks", source, *words))
+
+
+def test_files_that_another_program_wrote(bringup: Bringup, tmp_path: Path) -> None:
+    """Two ranks by hand, the second one in two parts; the vocabulary of 32 is padded to 64."""
+    tensors, config = models.llama(layers=1, bias=False)
+    source = save(tmp_path / "source", tensors, config)
+    folder, layer = tmp_path / "ranks", "model.layers.0."
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    for rank in range(2):
+        found = {name: tensors[name] for name in tensors if "norm" in name}
+        for name in ("lm_head.weight", "model.embed_tokens.weight"):
+            padded = np.concatenate([tensors[name], np.zeros_like(tensors[name])])
+            found[name] = column(padded, rank, 2)
+        fused = {"self_attn.qkv_proj": [f"self_attn.{x}_proj" for x in "qkv"]}
+        fused |= {"mlp.gate_up_proj": ["mlp.gate_proj", "mlp.up_proj"]}
+        for name, parts in fused.items():
+            rows = [column(tensors[f"{layer}{part}.weight"], rank, 2) for part in parts]
+            found[f"{layer}{name}.weight"] = np.concatenate(rows)
+        for name in ("self_attn.o_proj", "mlp.down_proj"):
+            found[f"{layer}{name}.weight"] = row(tensors[f"{layer}{name}.weight"], rank, 2)
+        names = sorted(found)
+        parts = [names] if rank == 0 else [names[:3], names[3:]]
+        for part, some in enumerate(parts):
+            arrays = {name: np.ascontiguousarray(found[name]) for name in some}
+            save_file(arrays, folder / f"model-rank-{rank}-part-{part}.safetensors")
+    assert_back(bringup, source, folder)
+    (folder / "model-rank-1-part-0.safetensors").unlink()
+    result = bringup("check", "--checkpoint", folder)
+    assert result.exit_code == 1
+    assert f"`{folder}` is divided among 2 ranks; it lacks `model-rank-1-part-0.safetensors`" in result.output
+
+
+def test_the_same_division_is_copied(bringup: Bringup, tmp_path: Path) -> None:
+    """By the command that wrote it, whose form pads the vocabulary; another one is converted."""
+    source = save(tmp_path / "source", *models.llama())
+    two = written(bringup, tmp_path / "two", source, "--tp", 2)
+    again = bringup("convert", "--checkpoint", two, "--to", "sharded_state", "--tp", 2, "-o", tmp_path / "again")
+    assert "copied" in again.output, again.output
+    for file in (FIRST, SECOND):
+        assert (tmp_path / "again" / file).read_bytes() == (two / file).read_bytes()
+    four = written(bringup, tmp_path / "four", two, "--tp", 4)
+    direct = written(bringup, tmp_path / "direct", source, "--tp", 4)
+    for rank in range(4):
+        file = f"model-rank-{rank}-part-0.safetensors"
+        equal(load_file(four / file), load_file(direct / file))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"mapping": 3}, MAPPING + "it is not an object"),
+        ({"mapping": {"tp_size": "2"}}, MAPPING),
+        ({"mapping": {"tp_size": 0}}, MAPPING + "BU045: numbers of ranks begin at 1"),
+        (
+            {"mapping": {"tp_size": 4}},
+            "it lacks `model-rank-2-part-0.safetensors`, `model-rank-3-part-0.safetensors`",
+        ),
+        ({"mapping": {"tp_size": 1}}, "it also has `model-rank-1-part-0.safetensors`"),
+    ],
+)
+def test_a_division_that_does_not_fit(
+    bringup: Bringup, tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    ranks = written(bringup, tmp_path / "ranks", save(tmp_path / "source", *models.llama()), "--tp", 2)
+    note = json.loads((ranks / "bringup.json").read_text("utf-8"))
+    (ranks / "bringup.json").write_text(json.dumps(note | change), "utf-8")
+    result = bringup("check", "--checkpoint", ranks)
+    assert result.exit_code == 1
+    assert "BU229" in result.output
+    assert message.format(ranks) in result.output, result.output
+
+
+def test_a_family_without_names(bringup: Bringup, tmp_path: Path) -> None:
+    ranks = written(bringup, tmp_path / "ranks", save(tmp_path / "source", *models.llama()))
+    config = json.loads((ranks / "config.json").read_text("utf-8"))
+    (ranks / "config.json").write_text(
+        json.dumps(config | {"architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2"})
+    )
+    result = bringup("check", "--checkpoint", ranks)
+    assert "error[BU140]: the form `sharded_state` is not defined for `olmo2`" in result.output, result.output
+
+
+def test_repeated_experts_are_only_copied(bringup: Bringup, tmp_path: Path) -> None:
+    words = ("--ep", 2, "--redundant-experts", 2)
+    ranks = written(bringup, tmp_path / "ranks", save(tmp_path / "source", *models.mixtral()), *words)
+    assert "error[BU140]: experts of a folder" in bringup("check", "--checkpoint", ranks).output
+    again = written(bringup, tmp_path / "again", ranks, *words)
+    assert (again / SECOND).read_bytes() == (ranks / SECOND).read_bytes()

@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from tests.cli.conftest import bringup
+
+__all__ = ["bringup"]
