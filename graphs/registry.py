@@ -242,7 +242,8 @@ def by_architecture(architectures: Sequence[str], quantisation: str = "") -> Fam
         failed,
         code="BU125",
         message=f"no graph serves architecture {listed}",
-        help=hint or "`bringup models` lists the models; docs/adding-a-model.md shows how to add one",
+        help=hint
+        or "`bringup init --checkpoint SRC` drafts its graph and adapter; docs/adding-a-model.md has the next steps",
     )
 
 

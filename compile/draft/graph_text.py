@@ -140,7 +140,7 @@ def _unread(facts: Facts, key: str) -> str:
     if key.endswith(("dropout", "dropout_prob")):
         return f"        fields.get({quoted(key)}, float, 0.0)  # of training\n"
     question = facts.ask(
-        f"`{short(key)}` is {shown(value)}: what does it change? `check` refuses it until something reads it"
+        f"`{short(key)}` is {shown(value)}: what does it change? `check` rejects it until `from_fields` reads it"
     )
     return comment(question)
 

@@ -46,7 +46,7 @@ def test_its_logits(kind: str, tmp_path: Path) -> None:
 
 
 def test_what_is_left_open(tmp_path: Path) -> None:
-    """Cohere: one norm a layer, and a word that multiplies logits. The check refuses it until somebody reads it."""
+    """Cohere: one norm a layer, and a word that multiplies logits. The check rejects it until it is read."""
     source = save("cohere", tmp_path / "cohere")
     found, model = drafted(source, tmp_path / "draft")
     texts = [question.text for question in found.questions]
