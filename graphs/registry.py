@@ -207,7 +207,8 @@ def _families_in(package: ModuleType) -> tuple[list[Family], dict[str, str]]:
         except (Exception, SystemExit) as error:  # any error of a plugin's module is reported as the plugin's
             broken[name] = f"cannot be loaded: {type(error).__name__}: {error}"
     found = (getattr(module, "family", None) for module in modules)
-    return list(dict.fromkeys(family for family in found if isinstance(family, Family))), broken
+    unique = {id(family): family for family in found if isinstance(family, Family)}  # a dialect has no hash
+    return list(unique.values()), broken
 
 
 def is_registered(model: str) -> bool:

@@ -43,8 +43,8 @@ def adapter_text(facts: Facts, slots: Sequence[Slot], lacking: Mapping[str, Shap
     prefix = f", prefix={quoted(facts.roles.prefix)}" if facts.roles.prefix else ""
     return (
         f'"""{facts.title} as published: rules are proved by names, shapes and axes; `# ?` has other readings."""\n\n'
-        f"from __future__ import annotations\n\nfrom bringup.adapters import {', '.join(names)}\n"
-        f"from {facts.name}_graph import {facts.title}Config\n\n\n"
+        f"from __future__ import annotations\n\nfrom bringup.adapters import {', '.join(names)}\n\n"
+        f"from .{facts.name}_graph import {facts.title}Config\n\n\n"
         f"def adapter(config: {facts.title}Config) -> Adapter:\n"
         f"    {table} = Adapter({quoted(facts.name)}, defaults={quoted(DEFAULTS)}{prefix})\n{body}    return {table}\n"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from bringup.adapters import open_checkpoint
 from bringup.compile.draft.draft import Draft, draft, write_draft
 from bringup.compile.job import open_job
 from bringup.diagnostics import BringupError
+from bringup.graphs import registry
 from bringup.render.draft import draft_text
 from bringup.testing import assert_fits, assert_same_logits
 from tests.draft.checkpoints import save
@@ -177,6 +179,18 @@ def test_words_that_nobody_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert ("k", "v") in choices
     assert any(text.startswith("what absent keys") for text in (question.text for question in found.questions))
     assert any("how rope rotates" in question.text for question in found.questions)
+
+
+def test_a_draft_in_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files are modules of a package as they are, whose entry point names the package."""
+    source = save("helium", tmp_path / "helium")
+    drafted(source, tmp_path / "site" / "models_of_mine")
+    (tmp_path / "site" / "models_of_mine" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    point = EntryPoint("helium", "models_of_mine", "bringup.models")
+    monkeypatch.setattr(registry.plugins, "points", lambda group, name="": [point] if group == point.group else [])
+    assert_fits(checkpoint=source)
+    assert registry.by_architecture(["HeliumForCausalLM"]).name == "helium"
 
 
 def test_no_file_is_replaced(tmp_path: Path) -> None:
