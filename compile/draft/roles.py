@@ -95,7 +95,9 @@ def roles_of(headers: Mapping[str, TensorInfo], sizes: Sizes, hints: Hints) -> R
             continue
         tensors.role = _by_name(tensors, hints)
         key = tensors.role, tensors.p
-        if tensors.role and key not in roles.found and _fits(tensors, sizes):
+        if key == ("head", "bias"):  # a drafted head has none
+            roles.rest.append(tensors)
+        elif tensors.role and key not in roles.found and _fits(tensors, sizes):
             roles.found[key] = tensors
         else:
             unsure.append(tensors)

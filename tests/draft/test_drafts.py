@@ -86,6 +86,16 @@ def test_an_unknown_norm_is_a_norm(tmp_path: Path) -> None:
     assert choices == ("norm_1", "norm_3", "norm_4")
 
 
+def test_a_bias_of_the_head_is_open(tmp_path: Path) -> None:
+    """Phi's: the drafted head has none, and the report counts the tensor."""
+    source = save("helium", tmp_path / "helium")
+    tensors = load_file(source / "model.safetensors") | {"lm_head.bias": np.zeros(131, np.float32)}
+    save_file(tensors, source / "model.safetensors")
+    found, _ = drafted(source, tmp_path / "draft")
+    assert found.open == 1
+    assert any(question.text.startswith("`lm_head.bias` [131]: no part is known") for question in found.questions)
+
+
 def test_a_width_that_is_null(tmp_path: Path) -> None:
     """GPT-J and GPT-Neo: four times the hidden size."""
     source = save("helium", tmp_path / "helium")
