@@ -128,6 +128,7 @@ def _outcome(folder: Path) -> Outcome:
     text = re.sub(r"^(WARNING:[\w.]+:)?compiled \w+ on the fly .*\n?", "", text, flags=re.MULTILINE).replace(
         f"{folder.parent}/", ""
     )
+    text = re.sub(r"\S*/site-packages/", "", text)
     text = last_error("\n".join(line.rstrip() for line in text.strip().splitlines()))
     code, file = int((folder / "exit_code").read_text("utf-8")), folder / "logits.npy"
     outcome = Outcome(code, text, np.load(file) if not code else None)

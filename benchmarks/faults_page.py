@@ -12,7 +12,7 @@ from importlib.metadata import version
 
 import numpy as np
 
-from tests.check.mutations.answer import answer_text, answer_to, names
+from tests.check.mutations.answer import answer_text, answer_to, names, printed
 from tests.check.mutations.mutation import PAINS, Mutation
 
 SAME = 1e-4  # logits that differ by less are equal: sums in another order, values rounded once more
@@ -110,12 +110,8 @@ class Row:
 
     def section(self, tools: tuple[str, str]) -> list[str]:
         m = self.mutation
-        said = [
-            f"{finding.severity}[{finding.code}]: {_short(finding.message, m)}\n  = help: {_short(finding.help, m)}"
-            for finding in answer_to(m).findings
-        ]
         lines = ["", f"## {m.title}", "", f"Category {m.pain}: {PAINS[m.pain]}. Source: {m.seen}.", ""]
-        lines += ["bringup:", "", "```text", *said, "```"]
+        lines += ["bringup:", "", "```text", printed(m), "```"]
         for tool, outcome in zip(tools, (self.transformers, self.max), strict=True):
             if outcome:
                 lines += ["", f"{tool}:", "", outcome.as_markdown()]
@@ -125,11 +121,6 @@ class Row:
 def anchor(mutation: Mutation) -> str:
     """The anchor that GitHub derives from the heading."""
     return re.sub(r"[^a-z0-9_ -]", "", mutation.title.lower()).replace(" ", "-")
-
-
-def _short(text: str, mutation: Mutation) -> str:
-    """The text without the path of the temporary folder."""
-    return re.sub(rf"[^`\s(]*/(?={mutation.key}\b)", "", text)
 
 
 def _found(rows: list[Row]) -> int:

@@ -10,13 +10,13 @@ torch, except `assert_same_logits`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 if TYPE_CHECKING:
-    from bringup.diagnostics import Report
+    from bringup.diagnostics import Diagnostic, Report
 
 Word = str | os.PathLike[str]
 Check = Callable[..., "Report"]
@@ -52,36 +52,60 @@ def assert_fits(
     report = check_fits(model, checkpoint, **options)
     found = [finding for finding in report.findings if warnings or finding.severity is Severity.ERROR]
     if found:
-        lines = [f"[{finding.code}] {finding.message}\n    help: {finding.help}" for finding in found]
-        pytest.fail(f"{report.model}: {len(found)} findings\n" + "\n".join(lines), pytrace=False)
+        _fail(report.model, found)
     return report
 
 
 def assert_same_logits(model: Word, checkpoint: Word, **options: Any) -> None:
-    """Fails the test unless logits equal transformers', as `bringup verify` compares them; `options` are those of
+    """Fails the test, with the report of `bringup verify`, unless logits equal transformers'; `options` are those of
     `bringup.verify`. Skips it if torch or transformers is not installed."""
     __tracebackhide__ = True
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     from bringup.compile.verify.command import verify
+    from bringup.diagnostics import BringupError
+    from bringup.render.parity import parity_text
+    from bringup.render.terminal import Paint
 
-    parity = verify(str(model), checkpoint, **options)
+    try:
+        parity = verify(str(model), checkpoint, **options)
+    except BringupError as error:
+        _fail(str(model), error.findings)
     if not parity.ok:
-        pytest.fail(f"{model}: logits differ from {parity.reference}", pytrace=False)
+        pytest.fail(parity_text(parity, str(model), Paint()), pytrace=False)
 
 
 def assert_shapes(arrays: Mapping[str, Any], checkpoint: Word, model: Word | None = None, **options: Any) -> None:
-    """Fails the test unless the arrays (by parameter, of any library) have all shapes that the graph declares."""
-    __tracebackhide__ = True
-    from bringup.compile.job import open_job
+    """Fails the test unless the arrays (by parameter, of any library) have all shapes that the graph declares.
 
-    signature = open_job(model, checkpoint, **options).graph.signature()
+    `model` is needed if the checkpoint's architecture is not that of a family of bringup. `options` are those of
+    `bringup.open_job`.
+    """
+    __tracebackhide__ = True
+    from bringup.adapters.sources.open_checkpoint import Access
+    from bringup.compile.job import open_job
+    from bringup.diagnostics import BringupError
+
+    options = {"access": Access(headers_only=True), **options}
+    try:
+        signature = open_job(model, checkpoint, **options).graph.signature()
+    except BringupError as error:
+        _fail(str(model or checkpoint), error.findings)
     expected = {name: declared.storage[0] for name, declared in signature.items()}
     actual = {name: tuple(array.shape) for name, array in arrays.items()}
     wrong = [f"{name}: expected {expected.get(name)}, found {actual.get(name)}" for name in sorted({*expected, *actual})
              if expected.get(name) != actual.get(name)]  # fmt: skip
     if wrong:
         pytest.fail("\n".join(wrong), pytrace=False)
+
+
+def _fail(model: str, findings: Sequence[Diagnostic]) -> NoReturn:
+    """Fails the test with every finding's code, message and help."""
+    __tracebackhide__ = True
+    from bringup.render.words import plural
+
+    lines = [f"[{finding.code}] {finding.message}\n    help: {finding.help}" for finding in findings]
+    pytest.fail(f"{model}: {plural(len(findings), 'finding')}\n" + "\n".join(lines), pytrace=False)
 
 
 @pytest.fixture

@@ -48,11 +48,13 @@ def emit_phase(
             dump(graph, layout, selection, dump_dir)
         if phase == PROGRAM:
             write_file(out, _text(exported(graph, layout, selection)).encode())
+            stage.done("the program")
             return out
         program = encoded_program(graph, layout, selection.form, store)
         stage.done(f"{len(program.interface.entries)} entry points, {program.summary}")
-    with progress.stage("Lowering"):
+    with progress.stage("Lowering") as stage:
         write_file(out, selection.target.emit(phase, program, selection.options, dump_dir))
+        stage.done(f"to {phase}")
     return out
 
 

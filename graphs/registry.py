@@ -202,7 +202,7 @@ def _families_in(package: ModuleType) -> tuple[list[Family], dict[str, str]]:
         except (Exception, SystemExit) as error:  # any error of a plugin's module is reported as the plugin's
             broken[name] = f"cannot be loaded: {type(error).__name__}: {error}"
     found = (getattr(module, "family", None) for module in modules)
-    return list(dict.fromkeys(family for family in found if isinstance(family, Family))), broken
+    return list({id(each): each for each in found if isinstance(each, Family)}.values()), broken  # they have no hash
 
 
 def is_registered(model: str) -> bool:
@@ -237,7 +237,7 @@ def by_architecture(architectures: Sequence[str], quantisation: str = "") -> Fam
         failed,
         code="BU125",
         message=f"no graph serves architecture {listed}",
-        help=hint or "`bringup models` lists the models; docs/adding-a-model.md shows how to add one",
+        help=hint or "`bringup init --checkpoint SRC` drafts one; docs/adding-a-model.md has the next steps",
     )
 
 

@@ -114,6 +114,12 @@ def test_a_facade_has_every_name_that_it_lists(name):
         module.nothing  # noqa: B018
 
 
+def test_no_page_has_a_path_of_the_machine_that_wrote_it():
+    """What a tool printed is on a page without the folders of its environment and of the benchmarks."""
+    path = re.compile(r"/(?:tmp|root|home|work)/\S+/(?:site-packages|benchmarks)/\S+")
+    assert [found for file in READ_BY_USERS for found in path.findall(file.read_text("utf-8"))] == []
+
+
 def test_users_are_shown_only_public_names():
     """`from bringup.adapters import S`, not where S is written; a model has a module of its own."""
     models = {f"bringup.{part}.{family.name}" for part in ("graphs", "adapters") for family in FAMILIES}

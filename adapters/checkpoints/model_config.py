@@ -59,7 +59,7 @@ def _contradiction(stated: object, file: Path) -> Iterator[Diagnostic]:
         yield Diagnostic(
             code="BU151",
             severity=Severity.WARNING,
-            message=f"{CONFIG} says {here}, and {file.name} says {there}; the former is used",
+            message=f"{CONFIG} sets {here}, and {file.name} sets {there}; the former is used",
             help=f"other programs read {file.name}: correct the one that is wrong, or remove it",
             parameter=NAMES[0],
             expected=here,

@@ -73,7 +73,7 @@ def read(words: Fields) -> Awq:
     words.read |= NEUTRAL | {"do_fuse", "fuse_max_seq_len", "modules_to_fuse"}
     for key, early in EARLY.items():
         if {key, early} <= words.raw.keys() and words.raw[key] != words.raw[early]:
-            message = f"config says `{early}` = {shown(words.raw[early])} and `{key}` = {shown(words.raw[key])}"
+            message = f"config sets `{early}` = {shown(words.raw[early])} and `{key}` = {shown(words.raw[key])}"
             words.error("BU122", f"{message}, which mean the same", early, "remove the one that is wrong")
     words.read |= {*EARLY, *EARLY.values()}
     bits, group = (early if early in words.raw else key for key, early in EARLY.items())

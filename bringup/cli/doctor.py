@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import click
 
-from bringup.cli.environment.health import MAIN_JOB, Fact
+from bringup.cli.environment.health import MAIN_JOB, MISSING, Fact
 from bringup.render.words import plural, table
 
 BROKEN = 3  # exit code: an error of the machine
@@ -27,10 +27,25 @@ def command(as_json: bool) -> int:
         print(json.dumps({"ok": not broken, **_plain(sections), "problems": [fact.as_json() for fact in problems]}))
         return BROKEN if broken else 0
     print("\n\n".join(table([(fact.name, fact.value) for fact in facts]) for facts in sections.values() if facts))
-    for fact in problems:
-        print(f"\n{fact.weight}: {fact.problem}\n  = fix: {fact.fix}")
-    print(f"\n{plural(len(problems), 'problem')}" if problems else "\nno problems found")
+    for weight, problem, fix in _together(problems):
+        print(f"\n{weight}: {problem}\n  = fix: {fix}")
+    count = len(list(_together(problems)))
+    print(f"\n{plural(count, 'problem')}" if problems else "\nno problems found")
     return BROKEN if broken else 0
+
+
+def _together(problems: list[Fact]) -> Iterator[tuple[str, str, str]]:
+    """Severity, problem and fix; missing packages that one command installs are one problem."""
+    missing: dict[tuple[str, str], list[str]] = {}
+    for fact in problems:
+        if fact.problem.endswith(MISSING):
+            missing.setdefault((fact.weight, fact.fix), []).append(fact.problem.removesuffix(MISSING))
+    for fact in problems:
+        names = missing.pop((fact.weight, fact.fix), []) if fact.problem.endswith(MISSING) else [fact.problem]
+        if len(names) > 1:
+            yield fact.weight, f"{', '.join(names[:-1])} and {names[-1]} are not installed", fact.fix
+        elif names:
+            yield fact.weight, fact.problem, fact.fix
 
 
 def _sections() -> Iterator[tuple[str, Iterator[Fact]]]:

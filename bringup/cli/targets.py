@@ -97,6 +97,7 @@ def _lines(alike: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _described(name: str, option: dict[str, Any]) -> str:
-    """`pack-weights=yes|no (default: yes): …`."""
+    """`pack-weights=yes|no (default: yes): …`; an empty default is not shown."""
     values = "|".join(option["choices"]) or option["kind"].upper()
-    return f"{name}={values} (default: {option['default']}): {option['help']}"
+    default = f" (default: {option['default']})" if option["default"] != "" else ""
+    return f"{name}={values}{default}: {option['help']}"

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from bringup.render.visible import visible
 from bringup.render.words import plural
 
+LONG = 120  # characters of rules that are printed
+
 if TYPE_CHECKING:
     from bringup.compile.draft.draft import Draft
 
@@ -23,11 +25,17 @@ def draft_text(found: Draft, folder: Path, source: str) -> str:
     for question in found.questions:
         lines += ["", f"? {question.number}. {visible(question.text)}  [{_place(found, question.number)}]"]
         for at, choice in enumerate(question.choices):
-            lines.append(f"     {'  or' if at else 'here'}: {visible(choice)}")
+            lines.append(f"     {'  or' if at else 'here'}: {_short(visible(choice))}")
     model, source = shlex.quote(str(folder / f"{found.name}.py")), shlex.quote(source)
     lines += ["", "next:"]
     lines += [visible(f"  bringup {word} {model} --checkpoint {source}") for word in ("check", "verify")]
     return "\n".join(lines) + "\n"
+
+
+def _short(choice: str) -> str:
+    """A choice whose rules are long, without them: the file has them."""
+    meaning, _, rules = choice.partition(": ")
+    return f"{meaning} (rules in the file)" if len(rules) > LONG else choice
 
 
 def _place(found: Draft, number: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,8 @@ def _served(found: Inspection) -> str:
     for name, left in found.near:
         unread = f"leaves unread: {', '.join(map(visible, left))}" if left else "reads every key"
         lines.append(f"  {name} {unread}")
+    if names and found.format != "gguf":  # `init` reads config.json
+        lines.append(f"  draft a new family: bringup init --checkpoint {visible(shlex.quote(found.source))}")
     return "\n".join(lines)
 
 

@@ -23,8 +23,10 @@ def parity_text(parity: Parity, name: str, paint: Paint) -> str:
     """The output of `bringup verify`, with a newline at the end."""
     parts = [table(parity.rows)]
     if parity.modules:
-        near = not any(_off(module, parity.tolerance) for module in parity.modules)
-        parts.append(_nearest(parity.modules) if near else modules_text(parity.modules, parity.tolerance, paint))
+        off = [module for module in parity.modules if _off(module, parity.tolerance)]
+        parts.append(modules_text(parity, paint) if off else _nearest(parity.modules))
+        if off and parity.ok:
+            parts.append(_in_another_form(off))
     if parity.calls:
         from bringup.compile.parity.parity import STAGE_TOLERANCE
 
@@ -43,10 +45,12 @@ def parity_text(parity: Parity, name: str, paint: Paint) -> str:
     return "\n\n".join(parts) + "\n\n" + findings_text(parity.findings, paint) + last + "\n"
 
 
-def modules_text(modules: Sequence[Layer], tolerance: float, paint: Paint) -> str:
-    """Error by module: every layer, and every module of the first wrong layer."""
+def modules_text(parity: Parity, paint: Paint) -> str:
+    """Error by module: every layer, and every module of the first wrong layer. If the logits agree, no module is
+    wrong."""
     from bringup.compile.bisect.modules import culprit
 
+    modules, tolerance = parity.modules, parity.tolerance
     departing = culprit(modules, tolerance)
     inside = _layer(departing.name) if departing else ""
     rows: list[Row] = []
@@ -56,7 +60,7 @@ def modules_text(modules: Sequence[Layer], tolerance: float, paint: Paint) -> st
             continue
         state = "inherits" if module.bound is None and module.output > tolerance else ""
         if module.departs(tolerance):
-            state = "departs" if module is departing else "departs too"
+            state = "differs" if parity.ok else "departs" if module is departing else "departs too"
         numbers = (_number(module.given), _number(module.output), _number(module.alone))
         rows.append((module.name, *numbers, _mark(bool(state), state, paint)))
     return table([("module", "input", "output", "alone", ""), *_shortened(rows)])
@@ -86,6 +90,14 @@ def _off(module: Layer, tolerance: float) -> bool:
 def _nearest(modules: Sequence[Layer]) -> str:
     furthest = max(modules, key=lambda module: module.output)
     return f"all {len(modules)} modules agree; furthest off is {furthest.name}, by {furthest.output:.1e}"
+
+
+def _in_another_form(off: Sequence[Layer]) -> str:
+    names = ", ".join(module.name for module in off[:3]) + (", …" if len(off) > 3 else "")
+    return (
+        f"the logits agree although these outputs differ: {names}\n"
+        "  an adapter that reorders the rows of a matrix causes this, such as those of q and k for rope in halves"
+    )
 
 
 def _layer(name: str) -> str:

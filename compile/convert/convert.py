@@ -99,7 +99,8 @@ def convert(
         _write_words(job, chosen, folder, ranks, files, plans, {"read": reader.nbytes, **layout_of})
         again = f", {reader.reused} shards taken over" if reader.reused else ""
         written = tuple((folder / file).stat().st_size for file in files)
-        stage.done(f"{sum(written) / 1e6:,.1f} MB in {len(files)} files, {reader.nbytes / 1e6:,.1f} MB read{again}")
+        count = "1 file" if len(files) == 1 else f"{len(files)} files"
+        stage.done(f"{sum(written) / 1e6:,.1f} MB in {count}, {reader.nbytes / 1e6:,.1f} MB read{again}")
     return Converted(folder=out, files=tuple(files), read=reader.nbytes, written=written)
 
 

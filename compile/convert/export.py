@@ -101,7 +101,7 @@ def export(
             for name, info in copied.items():
                 where[name].put(name, cast(Checkpoint, with_dropped).read(info))
         write_words(job, folder, files, left_out)
-        stage.done(f"{len(wanted)} tensors in {len(files)} files")
+        stage.done(f"{len(wanted)} tensors in {len(files)} file{'' if len(files) == 1 else 's'}")
     return Exported(folder=out, files=tuple(files), tensors=len(wanted), left_out=left_out)
 
 

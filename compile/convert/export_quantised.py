@@ -65,7 +65,7 @@ def export_quantised(job: Job, out: str | Path, *, force: bool = False, progress
         words = form.words(sorted(_unquantised(job, quantised)))
         config = {**job.config, "quantization_config": words}
         write_words(replace(job, config=config), folder, files, left_out, own_config=True)
-        stage.done(f"{len(infos)} tensors in {len(files)} files")
+        stage.done(f"{len(infos)} tensors in {len(files)} file{'' if len(files) == 1 else 's'}")
     return Exported(folder=out, files=tuple(files), tensors=len(infos), left_out=left_out)
 
 

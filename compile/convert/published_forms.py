@@ -121,8 +121,11 @@ def _mxfp4(recipe: Recipe) -> PublishedForm:
 
 
 def _compressed(format: str, weights: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
+    # The group states the format too: for a group that does not, compressed-tensors infers one from its weights
+    # (`infer_module_format`), and for int8 it infers `pack-quantized`.
     group = {
         "targets": ["Linear"],
+        "format": format,
         "weights": {"dynamic": False, "symmetric": True, **weights},
         "input_activations": None,
         "output_activations": None,

@@ -10,6 +10,7 @@ from bringup.compile.draft.facts import Facts
 from bringup.compile.draft.graph_text import comment
 from bringup.compile.draft.quoted import quoted
 from bringup.compile.draft.readings import DEFAULTS, Slot
+from bringup.compile.draft.words import POSITIONS
 from bringup.spec import Shape
 
 NAMES = ("Adapter", "S", "cat", "stack", "tied")  # of bringup.adapters, in rules
@@ -34,14 +35,16 @@ def adapter_text(facts: Facts, slots: Sequence[Slot], lacking: Mapping[str, Shap
         lines.append(f"    {table}.drop({tensors.quoted}, why={quoted(why)})\n")
     for tensors in facts.roles.rest:
         text = f"`{tensors.pattern}` {list(tensors.shape)}: no part is known that has it; write a rule, or drop it"
+        if tensors.stem.rpartition(".")[2] in POSITIONS:
+            text = f"`{tensors.pattern}` {list(tensors.shape)}: learned positions: declare them as graphs/gpt2.py does"
         lines.append(comment(facts.ask(text), "    "))
     body = _together("".join(lines))
     names = [name for name in NAMES if name == "Adapter" or f"{name}(" in body]
     prefix = f", prefix={quoted(facts.roles.prefix)}" if facts.roles.prefix else ""
     return (
         f'"""{facts.title} as published: rules are proved by names, shapes and axes; `# ?` has other readings."""\n\n'
-        f"from __future__ import annotations\n\nfrom bringup.adapters import {', '.join(names)}\n"
-        f"from {facts.name}_graph import {facts.title}Config\n\n\n"
+        f"from __future__ import annotations\n\nfrom bringup.adapters import {', '.join(names)}\n\n"
+        f"from .{facts.name}_graph import {facts.title}Config\n\n\n"
         f"def adapter(config: {facts.title}Config) -> Adapter:\n"
         f"    {table} = Adapter({quoted(facts.name)}, defaults={quoted(DEFAULTS)}{prefix})\n{body}    return {table}\n"
     )

@@ -120,10 +120,16 @@ def facts_of(raw: Mapping[str, Any], headers: Mapping[str, TensorInfo], hints: H
         rule = "a rule needs letters, digits, `_`, `-` and `.`"
         raise cannot(f"a tensor has the name `{short(odd)}`; {rule}", "rename the tensor, or write the adapter by hand")
     keys = {meaning: key for meaning, words in SIZES.items() if (key := first(words, raw))}
+    widths = [key for key in SIZES["intermediate_size"] if key in raw]
+    if "intermediate_size" not in keys and widths and "hidden_size" in keys:
+        keys["intermediate_size"] = widths[0]  # null: four times the hidden size, as in GPT-2, GPT-J and GPT-Neo
     lacking = [meaning for meaning in SIZES if meaning not in keys and meaning != "num_key_value_heads"]
     if lacking:
         raise cannot(f"config.json has no `{lacking[0]}`, by any name that is known", "add it to config.json")
-    values = {meaning: raw[key] for meaning, key in keys.items()}
+    values: dict[str, Any] = {meaning: raw[key] for meaning, key in keys.items()}
+    width: Any = values["intermediate_size"]
+    if width is None and type(values["hidden_size"]) is int:
+        width = values["intermediate_size"] = 4 * values["hidden_size"]
     if wrong := [keys[meaning] for meaning, value in values.items() if type(value) is not int or value < 1]:
         raise cannot(f"`{wrong[0]}` of config.json is not an integer from 1", "correct config.json")
     more = {"eps": EPSILONS, "act": ACTIVATION, "head_dim": HEAD_DIM, "experts": EXPERTS}
@@ -132,7 +138,7 @@ def facts_of(raw: Mapping[str, Any], headers: Mapping[str, TensorInfo], hints: H
     m, h = values["hidden_size"], values["num_attention_heads"]
     sizes = Sizes(
         m=m, h=h, g=values.get("num_key_value_heads", h), d=_count(raw.get(keys.get("head_dim", ""))) or max(1, m // h),
-        f=values["intermediate_size"], vocab=values["vocab_size"], layers=values["num_hidden_layers"],
+        f=_count(width), vocab=values["vocab_size"], layers=values["num_hidden_layers"],
         e=_count(raw.get(keys.get("experts", ""))), x=_count(raw.get(keys.get("expert_width", ""))),
     )  # fmt: skip
     roles = roles_of(headers, sizes, hints)

@@ -115,6 +115,8 @@ def _config(facts: Facts, read: frozenset[str]) -> str:
     lines += _common(facts)
     if not facts.hints.defaults:
         notes += comment(facts.ask("what absent keys of config.json mean is not known: the values below are Llama's"))
+    if facts.hints.rope is False:
+        notes += comment(facts.ask("transformers' modelling file has no rope, which the draft rotates q and k with"))
     for key in sorted(facts.raw.keys() - read - NEUTRAL - {"layer_types"}) if read else ():
         notes += _unread(facts, key)
     model_type = facts.raw.get("model_type")
@@ -141,7 +143,7 @@ def _unread(facts: Facts, key: str) -> str:
     if key.endswith(("dropout", "dropout_prob")):
         return f"        fields.get({quoted(key)}, float, 0.0)  # of training\n"
     question = facts.ask(
-        f"`{short(key)}` is {shown(value)}: what does it change? `check` refuses it until something reads it"
+        f"`{short(key)}` is {shown(value)}: what does it change? `check` rejects it until `from_fields` reads it"
     )
     return comment(question)
 
@@ -177,7 +179,8 @@ def _common(facts: Facts) -> list[str]:
     comments = ""
     if "eps" not in keys:
         comments = comment(facts.ask("the epsilon of the norms is not in config.json", f"eps={default(eps, 1e-5)}"))
-    if all(key == meaning for meaning, key in keys.items() if meaning.endswith(("_size", "_heads", "_layers"))):
+    named = all(key == meaning for meaning, key in keys.items() if meaning.endswith(("_size", "_heads", "_layers")))
+    if named and facts.raw[keys["intermediate_size"]] is not None:
         own = {
             "rms_norm_eps": eps,
             "hidden_act": keys.get("act", "hidden_act"),
@@ -198,6 +201,10 @@ def _common(facts: Facts) -> list[str]:
     d = f"fields.size({quoted(keys['head_dim'])}, hidden // heads)" if "head_dim" in keys else "hidden // heads"
     given = ", ".join(f"{key}={quoted(value)}" for key, value in rope.items())
     act = keys.get("act", "hidden_act")
+    width = ""
+    if facts.raw[keys["intermediate_size"]] is None:
+        question = facts.ask(f"`{short(keys['intermediate_size'])}` is null: is it 4 times the hidden size?")
+        comments, width = comments + comment(question), ", 4 * hidden, null=4 * hidden"
     return [
         comments,
         f"        hidden, heads = fields.size({quoted(keys['hidden_size'])}), {heads}\n",
@@ -206,7 +213,7 @@ def _common(facts: Facts) -> list[str]:
         "        common = dict(\n",
         f"            vocab_size=fields.size({quoted(keys['vocab_size'])}),\n",
         "            max_positions=positions,\n            hidden=hidden,\n",
-        f"            ffn=fields.size({quoted(keys['intermediate_size'])}),\n",
+        f"            ffn=fields.size({quoted(keys['intermediate_size'])}{width}),\n",
         f"            num_heads=heads,\n            num_kv_heads={kv},\n            head_dim=head_dim,\n",
         f"            activation=fields.choice({quoted(act)}, ACTIVATIONS, {quoted(activation)}),\n",
         f"            eps=fields.positive({quoted(eps)}, {quoted(default(eps, 1e-5))}),\n",

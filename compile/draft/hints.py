@@ -23,13 +23,14 @@ NO_WORDS: Mapping[str, Any] = {}
 class Hints:
     """`defaults`: of absent keys of config.json, {} if unknown. `roles`: by a tensor's last word.
     `packed`: parts of a fused tensor, in order, by its last word. `pairs`: whether rope rotates adjacent channels.
-    `norm`: the class of norms. `sources`: the origin of each, for people."""
+    `norm`: the class of norms. `rope`: whether there is rope. `sources`: the origin of each, for people."""
 
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
     roles: dict[str, str] = field(default_factory=dict[str, str])
     packed: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     pairs: bool | None = None
     norm: str | None = None
+    rope: bool | None = None
     sources: list[str] = field(default_factory=list[str])
 
 
@@ -70,7 +71,11 @@ def _read_modelling(hints: Hints, model_type: str) -> None:
     if file is None or not file.is_file():
         return
     text = file.read_text("utf-8")
-    if "rotate_half" in text:
+    hints.rope = re.search("rotary|rotate", text, re.IGNORECASE) is not None
+    if not hints.rope:
+        hints.pairs = False
+        hints.sources.append(f"transformers' {file.name}: no rope")
+    elif "rotate_half" in text:
         hints.pairs = re.search(r"x\[\.\.\., 0?::2\]", text) is not None
     if re.search(r"1\.0 \+ self\.weight|self\.weight(\.float\(\))? \+ 1", text):
         hints.norm = "OnePlusRMSNorm"
@@ -78,7 +83,7 @@ def _read_modelling(hints: Hints, model_type: str) -> None:
         hints.norm = "RMSNorm"
     elif re.search(r"\(self\.weight(\.to\(torch\.float32\))? \* hidden_states\)\.to\(input_dtype\)", text):
         hints.norm = "Float32RMSNorm"
-    if hints.pairs is not None or hints.norm:
+    if hints.rope and (hints.pairs is not None or hints.norm):
         hints.sources.append(f"transformers' {file.name}: how rope rotates, and the kind of norm")
 
 

@@ -24,8 +24,9 @@ def family_text(facts: Facts) -> str:
     served = f", architectures={tuple_of([facts.architecture])}" if facts.architecture else ""
     return (
         f'"""{title}: `bringup check {name}.py --checkpoint SRC`."""\n\nfrom __future__ import annotations\n\n'
-        f"from bringup.graphs import Family\nfrom {name}_adapter import adapter\nfrom {name}_dialect import dialect\n"
-        f"from {name}_graph import {title}, {title}Config\n\n"
+        f"from bringup.graphs import Family\n\nfrom .{name}_adapter import adapter\n"
+        f"from .{name}_dialect import dialect\n"
+        f"from .{name}_graph import {title}, {title}Config\n\n"
         f"family = Family(\n    name={quoted(name)}, graph={title}, config={title}Config, adapter=adapter{served},\n"
         "    dialect=dialect,\n)\n"
     )
@@ -67,8 +68,8 @@ def dialect_text(facts: Facts, parameters: dict[str, tuple[str, bool]]) -> str:
     fixed |= {activation: facts.raw[activation]} if isinstance(facts.raw.get(activation), str) else {}
     return (
         f'"""{title} in GGUF."""\n\nfrom __future__ import annotations\n\n'
-        "from bringup.adapters import DECODER, Adapter, Dialect, S, tied\n"
-        f"from {name}_graph import {title}Config\n\n\n"
+        "from bringup.adapters import DECODER, Adapter, Dialect, S, tied\n\n"
+        f"from .{name}_graph import {title}Config\n\n\n"
         f"def table(config: {title}Config) -> Adapter:\n"
         f"    gguf = Adapter({quoted(f'{name} in GGUF')}, defaults={quoted(DEFAULTS)})\n"
         f"{comment(question, '    ')}{lines}"

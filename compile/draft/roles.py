@@ -95,7 +95,9 @@ def roles_of(headers: Mapping[str, TensorInfo], sizes: Sizes, hints: Hints) -> R
             continue
         tensors.role = _by_name(tensors, hints)
         key = tensors.role, tensors.p
-        if tensors.role and key not in roles.found and _fits(tensors, sizes):
+        if key == ("head", "bias"):  # a drafted head has none
+            roles.rest.append(tensors)
+        elif tensors.role and key not in roles.found and _fits(tensors, sizes):
             roles.found[key] = tensors
         else:
             unsure.append(tensors)
@@ -163,8 +165,15 @@ def _fits(tensors: Tensors, sizes: Sizes) -> bool:
 
 
 def _by_shape(tensors: Tensors, sizes: Sizes, roles: Roles) -> None:
-    """Gives a tensor the first free role with its shape; the draft asks about the others."""
+    """Gives a tensor the first free role with its shape; the draft asks about the others.
+
+    A bias has the role of its weight, and a tensor that is named a norm that of a norm."""
     place = (*ATTENTION, *MLP, *NORMS) if tensors.in_layers else tuple(TOP)
+    last = tensors.stem.rpartition(".")[2].lower()
+    if twins := {other.role for other in roles.found.values() if other.stem == tensors.stem}:
+        place = tuple(twins)
+    elif tensors.in_layers and ("norm" in last or last.startswith("ln")):
+        place = ("q_norm", "k_norm", *NORMS) if _place(tensors.stem.split("."), last) is ATTENTION else tuple(NORMS)
     free: list[str] = []
     for role in place:
         tensors.role = role

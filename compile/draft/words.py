@@ -41,11 +41,17 @@ MLP: Mapping[str, tuple[str, ...]] = {
     "router": ("gate", "router", "wg", "router_proj"),
 }
 NORMS: Mapping[str, tuple[str, ...]] = {
-    "norm_1": ("input_layernorm", "ln_1", "attention_norm", "norm1", "norm_1", "attn_norm", "pre_attention_layernorm"),
-    "norm_2": ("post_attention_layernorm", "ln_2", "ffn_norm", "norm2", "norm_2", "post_attention_norm"),
+    "norm_1": (
+        "input_layernorm", "ln_1", "attention_norm", "norm1", "norm_1", "attn_norm", "pre_attention_layernorm",
+        "self_attn_layer_norm", "ln_attn",
+    ),
+    "norm_2": (
+        "post_attention_layernorm", "ln_2", "ffn_norm", "norm2", "norm_2", "post_attention_norm", "final_layer_norm",
+        "ln_mlp",
+    ),
     "norm_3": ("pre_feedforward_layernorm", "pre_mlp_layernorm", "pre_feedforward_norm"),
     "norm_4": ("post_feedforward_layernorm", "post_mlp_layernorm", "post_feedforward_norm"),
-}
+}  # fmt: skip
 TOP: Mapping[str, tuple[str, ...]] = {
     "embed": (
         "embed_tokens", "wte", "word_embeddings", "embed_in", "tok_embeddings", "embedding", "embed", "embeddings",
@@ -53,6 +59,7 @@ TOP: Mapping[str, tuple[str, ...]] = {
     "norm": ("norm", "ln_f", "final_layernorm", "final_layer_norm", "norm_f", "final_norm"),
     "head": ("lm_head", "embed_out", "output", "head", "output_layer"),
 }  # fmt: skip
+POSITIONS = ("embed_positions", "wpe", "position_embeddings", "embed_position")  # tables of learned positions
 IN_ATTENTION = ("attn", "attention", "att")
 IN_MLP = ("mlp", "ffn", "feed_forward", "moe", "experts", "block_sparse_moe", "feedforward")
 # Buffers that are not weights: tables that every program computes itself.

@@ -168,10 +168,11 @@ def not_covered(
     entries = {feed.entry for feed in feeds}
     sizes = interface.prefill_sizes()
     longest = max(feed.end for feed in feeds)
+    if batched := [f"`{entry.name}`" for entry in interface.entries if entry.num_sequences > 1]:
+        were = "was" if len(batched) == 1 else "were"
+        yield _note(f"{', '.join(batched)} {were} not run", "a verification runs one sequence at a time")
     for entry in interface.entries:
-        if entry.num_sequences > 1:
-            yield _note(f"`{entry.name}` was not run", "a verification runs one sequence at a time")
-        elif entry.name not in entries:
+        if entry.num_sequences == 1 and entry.name not in entries:
             needed = longest + 1 if entry.decode else _least(entry.num_tokens, sizes)
             yield _note(f"`{entry.name}` was not run", advice(needed))
     for ring in ring_rows(interface):

@@ -48,7 +48,10 @@ class Opened:
         from bringup.compile.text.tokenizer import load_tokenizer
 
         if not (self.folder / TOKENIZER).is_dir():
-            raise fail("BU014", f"`{self.folder}` has no tokenizer", help="give token ids with --tokens 1,2,3")
+            help = (
+                "give token ids: --tokens 1,2,3, or `tokens` in the lines of --batch; or compile with --tokenizer PATH"
+            )
+            raise fail("BU014", f"`{self.folder}` has no tokenizer", help=help)
         files = {name: digest for name, digest in self.manifest["files"].items() if name.startswith(f"{TOKENIZER}/")}
         check_files(self.folder, {"files": files})  # the bundle may have been replaced since
         return load_tokenizer(self.folder / TOKENIZER / "tokenizer.json", trusted=True)

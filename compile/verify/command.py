@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -122,7 +122,7 @@ def verify(
         context = context_of(job, max_seq_len) if max_seq_len else _context(job, saved, prompt_tokens, decode_steps)
         out = build(
             job, out=Path(scratch, "b"), target=target, target_options=target_options, max_seq_len=context,
-            all_logits=True, progress=progress,
+            buckets=_lengths(context), all_logits=True, progress=progress,
         )  # fmt: skip
         return compared(out, bundled=False)
 
@@ -170,6 +170,12 @@ def _context(job: Job, saved: Saved | None, prompt: list[int] | int | None, deco
     else:
         length = (prompt if isinstance(prompt, int) else len(prompt)) + decode
     return min(job.graph.config.max_positions, max(length, 64))
+
+
+def _lengths(context: int) -> Sequence[int]:
+    """The prefill lengths to compile a model for, all of which a prompt of `context` tokens or fewer uses: `chunks_of`
+    uses a length only if half of it is filled."""
+    return BUCKETS if max(BUCKETS) <= 2 * context else (min(BUCKETS), 2 * min(BUCKETS))
 
 
 def _ring_contexts(graph: Graph) -> Iterator[int]:
@@ -243,7 +249,8 @@ def _advice(session: Session, job: Job, saved: Saved | None, *, bundled: bool) -
         if saved:
             return f"record activations of at least {count} tokens"
         if count <= session.max_seq_len:
-            return f"give a prompt of at least {count} tokens: --prompt-length {count}"
+            tokens = "1 token" if count == 1 else f"{count} tokens"
+            return f"give a prompt of at least {tokens}: --prompt-length {count}"
         if count > job.graph.config.max_positions:
             return f"the model has {job.graph.config.max_positions} positions: no prompt reaches it"
         again = "compile the bundle" if bundled else "verify"

@@ -7,13 +7,13 @@ NEUTRAL = frozenset(
     """
     _name_or_path architectures model_type transformers_version torch_dtype dtype auto_map id2label label2id
     problem_type task_specific_params tokenizer_class prefix finetuning_task pruned_heads return_dict
-    output_attentions output_hidden_states use_cache torchscript use_bfloat16 initializer_range
+    output_attentions output_hidden_states use_cache torchscript use_bfloat16 initializer_range init_std
     attention_dropout attn_pdrop embd_pdrop resid_pdrop hidden_dropout gradient_checkpointing
     embed_dropout attn_dropout_prob emb_dropout_prob attention_probs_dropout_prob hidden_dropout_prob classifier_dropout
     bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id unk_token_id
     max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k
     top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids
-    residual_dropout embedding_dropout
+    residual_dropout embedding_dropout layerdrop
     num_return_sequences output_scores return_dict_in_generate forced_bos_token_id forced_eos_token_id
     remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
     chunk_size_feed_forward is_encoder_decoder is_decoder cross_attention_hidden_size tf_legacy_loss

@@ -59,7 +59,7 @@ def _empty(value: Any) -> bool:
 
 def unknown_key(key: str, value: Any, read: Collection[str], family: str) -> Diagnostic:
     """BU120 for a key that is not read; a note if its value is empty."""
-    allow = f"if it changes no number: --allow-config {short(key)}=REASON"
+    allow = f"read it in `from_fields`, or if it does not affect the result: --allow-config {short(key)}=REASON"
     return Diagnostic(
         code="BU120",
         message=f"config key `{short(key)}` = {shown(value)} is not read by the {family} graph",

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from safetensors import safe_open
 
 from bringup.cli.launches.bench import PEERS as OFFERED
+from bringup.cli.launches.bench import fitting
 from bringup.cli.main import cli
 from bringup.compile.bench.bandwidth import Probe
 from bringup.compile.bench.contenders import LLAMA_CPP, PEERS, TORCH_COMPILE, TRANSFORMERS, Bundle, opened
@@ -92,6 +93,13 @@ def test_the_command(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (own,) = found["contenders"]
     assert (own["name"], own["dtype"], found["threads"]) == ("bringup llvm", "float32", 1)
     assert own["peak_bytes"] > sum(sizes.values())
+
+
+def test_a_batch_without_room_is_one_note(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For any number of prompt lengths."""
+    small, *large = (Shape(batch, taken, 2) for batch, taken in ((1, 5), (3, 5), (3, 6)))
+    assert fitting(bundle, [small, *large]) == [small]
+    assert capsys.readouterr().err == "note: a batch of 3 does not fit the bundle, which supports 2 at a time\n"
 
 
 def test_shapes_without_room(bundle: Path) -> None:

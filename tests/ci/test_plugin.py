@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from bringup.testing import assert_same_logits, assert_shapes
 from tests.ci.conftest import ROOT, run
+from tests.render.test_parity import parity
 
 TESTS = """
 import numpy as np
@@ -45,6 +49,21 @@ def test_a_checkpoint_that_does_not(bad: Path, tmp_path: Path) -> None:
     assert "[BU101]" in printed
     assert "help: " in printed
     assert "4 failed" in printed
+
+
+def test_an_unknown_architecture_is_a_finding_without_a_trace(good: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(good, tmp_path / "new")
+    other = json.loads((good / "config.json").read_text("utf-8")) | {"architectures": ["NewForCausalLM"]}
+    (folder / "config.json").write_text(json.dumps(other), "utf-8")
+    with pytest.raises(pytest.fail.Exception, match=r"1 finding\n\[BU125\].*NewForCausalLM") as caught:
+        assert_shapes({}, folder)
+    assert not caught.value.pytrace
+
+
+def test_logits_that_differ_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bringup.compile.verify.command.verify", lambda *_: parity(0.5))
+    with pytest.raises(pytest.fail.Exception, match=r"prefill_64  5\.0e-01 of max(.|\n)*mine\.py: departs"):
+        assert_same_logits("mine.py", "folder")
 
 
 def test_pytest_finds_the_plugin() -> None:

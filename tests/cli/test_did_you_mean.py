@@ -75,7 +75,8 @@ def test_config_keys(bringup: Bringup, tmp_path: Path) -> None:
     )
     findings = {finding["parameter"]: finding for finding in json.loads(result.stdout)["findings"]}
     assert findings["n_heda"]["help"].startswith("did you mean `n_head`? ")
-    assert findings["logit_scale"]["help"] == "if it changes no number: --allow-config logit_scale=REASON"
+    advice = "read it in `from_fields`, or if it does not affect the result: --allow-config logit_scale=REASON"
+    assert findings["logit_scale"]["help"] == advice
     assert (findings["logit_scal"]["code"], findings["logit_scal"]["severity"]) == ("BU025", "warning")
     assert findings["logit_scal"]["help"] == "did you mean `logit_scale`?"
 

@@ -69,6 +69,16 @@ def test_a_missing_package(bringup: Bringup, monkeypatch: pytest.MonkeyPatch) ->
     assert text.endswith("\n1 problem\n")
 
 
+def test_missing_packages_of_one_extra_are_one_problem(bringup: Bringup, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, absent = health.installed, ("torch", "llvmlite", "gguf")
+    monkeypatch.setattr(health, "installed", lambda name: "" if name in absent else real(name))
+    assert len(problems(bringup, 3)) == 3
+    text = bringup("doctor").stdout
+    message = "error: `torch`, `llvmlite` and `gguf` are not installed"
+    assert f"{message}\n  = fix: pip install 'bringup[compile]'\n" in text
+    assert text.endswith("\n1 problem\n")
+
+
 def test_another_version_than_was_tested(bringup: Bringup, monkeypatch: pytest.MonkeyPatch) -> None:
     real = health.installed
     monkeypatch.setattr(health, "installed", lambda name: "2.10.1+cpu" if name == "torch" else real(name))

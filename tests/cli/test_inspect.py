@@ -89,6 +89,7 @@ def test_text(bringup: Bringup, tmp_path: Path) -> None:
     lines = [" ".join(line.split()) for line in bringup("inspect", sharded(tmp_path / "new")).stdout.splitlines()]
     assert "model.layers.{0,2}.norm.weight 2 [4] float16 16 bytes" in lines
     assert "architecture: NewForCausalLM; no graph serves it" in lines
+    assert any(line.startswith("draft a new family: bringup init --checkpoint ") for line in lines)
     assert "sparkle 2.5" in lines
     assert any(line.endswith(" leaves unread: sparkle") for line in lines)
 
@@ -138,7 +139,9 @@ def test_a_gguf_file_of_no_family(bringup: Bringup, tmp_path: Path) -> None:
     found = inspected(bringup, tmp_path / "m.gguf")
     assert found["family"] is None
     assert found["config"]["unread"] == {"block_count": 2}
-    assert "no graph serves it" in bringup("inspect", tmp_path / "m.gguf").stdout
+    printed = bringup("inspect", tmp_path / "m.gguf").stdout
+    assert "no graph serves it" in printed
+    assert "bringup init" not in printed
 
 
 def test_a_wheel(bringup: Bringup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

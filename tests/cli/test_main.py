@@ -101,6 +101,7 @@ def test_verbose_is_an_option_and_no_other_word(bringup: Bringup, failing) -> No
         ("check", "neither a model nor a checkpoint is named", "give a MODEL (`bringup models` lists them)"),
         ("check a b", "got unexpected extra argument (b)", "`bringup check --help` lists the options"),
         ("run", "`BUNDLE` is missing", "usage: bringup run [OPTIONS] BUNDLE"),
+        ("init", "`--checkpoint SRC` is missing", "usage: bringup init --checkpoint SRC [OPTIONS]"),
         ("check gpt2 --tp x", "`--tp`: `x` is not an integer", "`bringup check --help`"),
         ("check gpt2 --tp", "option `--tp` requires an argument", "--help` lists the options"),
         ("run x --tokens 1 --top-p 7", "`--top-p`: 7.0 is not in the range 0<x<=1", "`bringup run --help`"),

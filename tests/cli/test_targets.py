@@ -46,6 +46,7 @@ def test_text(bringup) -> None:
     assert f"iree-base-compiler {version('iree-base-compiler')}" in result.stdout
     assert "pack-weights=yes|no (default: yes): " in result.stdout
     assert "local-task" in result.stdout
+    assert "passes=TEXT: passes to leave out" in result.stdout  # no empty default
 
 
 def test_json(bringup) -> None:

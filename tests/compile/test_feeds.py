@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -64,6 +65,15 @@ def test_a_whole_step_is_written_over_the_first_rows_of_a_ring(sizes: list[int],
         first = next(end for end in ends if end > ring)
         assert runs[-1].decode == 4
         assert any(end == first for end in accumulate([sizes[-1]] * (prompt // sizes[-1])))
+
+
+def test_entries_of_several_sequences_are_one_note() -> None:
+    one = interface([16])
+    batched = [replace(entry, name=f"{entry.name}_8", num_sequences=8) for entry in one.entries]
+    step = sequence_step(list(range(13)), 0, 16, 40)
+    feeds = [Feed(0, entry.name, step, np.zeros((1, 5), np.float32)) for entry in one.entries]
+    (note,) = not_covered(replace(one, entries=(*one.entries, *batched)), feeds, [], str)
+    assert note.message == "`prefill_16_8`, `decode_8` were not run"
 
 
 def test_what_is_not_reached_is_said() -> None:

@@ -193,6 +193,13 @@ def test_what_check_takes_verify_takes(checkpoint, tmp_path):
     assert {difference["phase"] for difference in found["differences"]} >= {"decode"}
 
 
+def test_every_length_that_a_model_is_compiled_for_runs(saved):
+    """A prompt of 256 tokens would not fit: the model has 64 positions."""
+    found = verify("gpt2", str(saved))
+    assert [finding.code for finding in found.findings] == []
+    assert [difference.phase for difference in found.differences] == ["prefill_32", "prefill_64", "decode"]
+
+
 def test_a_prompt_of_ones_own(saved, monkeypatch):
     given: list[Any] = []
     monkeypatch.setattr(

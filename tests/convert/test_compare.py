@@ -102,6 +102,22 @@ def test_two_checkpoints(bringup: Bringup, folder: Path, tmp_path: Path) -> None
     assert "values" not in bringup("diff", folder, other, "--headers").stdout
 
 
+def test_each_name_is_a_line(bringup: Bringup, folder: Path, tmp_path: Path) -> None:
+    """Not a table as wide as all names together."""
+    tensors, config = models.llama()
+    other = save(
+        tmp_path / "other",
+        {name: array for name, array in tensors.items() if "proj.weight" not in name or "mlp" not in name},
+        config,
+    )
+    assert bringup("diff", folder, other).stdout.splitlines() == [
+        "tensor  model.layers.{0..1}.mlp.down_proj.weight  only in the first",
+        "        model.layers.{0..1}.mlp.gate_proj.weight",
+        "        model.layers.{0..1}.mlp.up_proj.weight",
+        "1 difference",
+    ]
+
+
 def test_nan_equals_its_own_bits(bringup: Bringup, tmp_path: Path) -> None:
     tensors, config = models.llama()
     tensors["model.norm.weight"][0] = np.nan

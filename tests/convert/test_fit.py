@@ -75,6 +75,9 @@ def test_the_command(bringup: Bringup) -> None:
     assert "cache         8.5 GB: 4 sequences of 32,768 tokens, 2.1 GB each, bfloat16" in re.sub(
         r"^cache +", "cache         ", result.stdout, flags=re.MULTILINE
     )
+    assert "note" not in result.stderr
+    longer = bringup("fit", *words[:4], "--device", "h200", "--ctx", "1024k", "--tp", 8)
+    assert "note: the model has 131,072 positions, fewer than --ctx" in longer.stderr
     short = bringup("fit", *words, "--device", "24GB", "--tp", 8)
     assert (short.exit_code, "does not fit" in short.stdout) == (1, True)
     assert "did you mean `h200`?" in bringup("fit", *words, "--device", "h20").stderr

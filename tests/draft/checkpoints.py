@@ -20,6 +20,7 @@ MORE: dict[str, dict[str, Any]] = {
     "olmo": {"num_key_value_heads": 6},
     "helium": {"head_dim": 8},
     "seed_oss": {"head_dim": 8},
+    "opt": {"ffn_dim": 80, "word_embed_proj_dim": 48},
     "olmoe": {"num_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 6},
 }  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from bringup.adapters import open_checkpoint
 from bringup.compile.draft.draft import Draft, draft, write_draft
 from bringup.compile.job import open_job
 from bringup.diagnostics import BringupError
+from bringup.graphs import registry
+from bringup.render.draft import draft_text
 from bringup.testing import assert_fits, assert_same_logits
 from tests.draft.checkpoints import save
 
@@ -46,7 +49,7 @@ def test_its_logits(kind: str, tmp_path: Path) -> None:
 
 
 def test_what_is_left_open(tmp_path: Path) -> None:
-    """Cohere: one norm a layer, and a word that multiplies logits. The check refuses it until somebody reads it."""
+    """Cohere: one norm a layer, and a word that multiplies logits. The check rejects it until it is read."""
     source = save("cohere", tmp_path / "cohere")
     found, model = drafted(source, tmp_path / "draft")
     texts = [question.text for question in found.questions]
@@ -56,6 +59,55 @@ def test_what_is_left_open(tmp_path: Path) -> None:
         assert any(f"# ? {question.number}. {question.text}" in text for text in found.files.values())
     with pytest.raises(pytest.fail.Exception, match=r"\[BU120\].*logit_scale"):
         assert_fits(model, source)
+
+
+def test_names_of_norms_and_positions(tmp_path: Path) -> None:
+    """OPT: fairseq's names, learned positions, no rope, and keys of training alone."""
+    found, _ = drafted(save("opt", tmp_path / "opt"), tmp_path / "draft")
+    texts = [question.text for question in found.questions]
+    assert any(text.startswith("transformers' modelling file has no rope") for text in texts)
+    assert any(text.startswith("`embed_positions.weight` [258, 48]: learned positions") for text in texts)
+    assert not any("rope rotates" in text or "its name is not known" in text for text in texts)
+    assert not any(key in text for text in texts for key in ("`layerdrop`", "`init_std`"))
+    rules = found.files["opt_adapter.py"]
+    assert 'input_layernorm.{p:weight|bias}"] = S("layers.{L}.self_attn_layer_norm.{p}")' in rules
+    assert 'post_attention_layernorm.{p:weight|bias}"] = S("layers.{L}.final_layer_norm.{p}")' in rules
+
+
+def test_an_unknown_norm_is_a_norm(tmp_path: Path) -> None:
+    """Of the parts with its shape, only norms are choices, and its bias follows it."""
+    source = save("starcoder2", tmp_path / "starcoder2")
+    tensors = load_file(source / "model.safetensors")
+    tensors = {name.replace("input_layernorm", "odd_norm"): array for name, array in tensors.items()}
+    save_file(tensors, source / "model.safetensors")
+    found, model = drafted(source, tmp_path / "draft")
+    assert_fits(model, source)
+    (choices,) = [question.choices for question in found.questions if "its name is not known" in question.text]
+    assert choices == ("norm_1", "norm_3", "norm_4")
+
+
+def test_a_bias_of_the_head_is_open(tmp_path: Path) -> None:
+    """Phi's: the drafted head has none, and the report counts the tensor."""
+    source = save("helium", tmp_path / "helium")
+    tensors = load_file(source / "model.safetensors") | {"lm_head.bias": np.zeros(131, np.float32)}
+    save_file(tensors, source / "model.safetensors")
+    found, _ = drafted(source, tmp_path / "draft")
+    assert found.open == 1
+    assert any(question.text.startswith("`lm_head.bias` [131]: no part is known") for question in found.questions)
+
+
+def test_a_width_that_is_null(tmp_path: Path) -> None:
+    """GPT-J and GPT-Neo: four times the hidden size."""
+    source = save("helium", tmp_path / "helium")
+    raw = json.loads((source / "config.json").read_text())
+    tensors = load_file(source / "model.safetensors")
+    wide = {name: np.zeros((192, 48), np.float32) for name in tensors if "gate_proj" in name or "up_proj" in name}
+    wide |= {name: np.zeros((48, 192), np.float32) for name in tensors if "down_proj" in name}
+    save_file(tensors | wide, source / "model.safetensors")
+    (source / "config.json").write_text(json.dumps(raw | {"intermediate_size": None}))
+    found, model = drafted(source, tmp_path / "draft")
+    assert any(question.text.startswith("`intermediate_size` is null") for question in found.questions)
+    assert_fits(model, source)
 
 
 def fused(source: Path, folder: Path, *, transposed: bool = False, up_first: bool = False) -> Path:
@@ -88,6 +140,9 @@ def test_other_readings_are_questions(tmp_path: Path) -> None:
         "up, then the gate", "a row of the gate, a row of up, and so on"
     ]  # fmt: skip
     assert any("qkv_proj" in text for text in choices_of)
+    printed = draft_text(found, tmp_path, "helium").splitlines()
+    assert "       or: up, then the gate (rules in the file)" in printed
+    assert max(len(line) for line in printed if line.startswith("  ")) < 200
     assert len(job.plan.entries) == 21
 
 
@@ -134,6 +189,18 @@ def test_words_that_nobody_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert ("k", "v") in choices
     assert any(text.startswith("what absent keys") for text in (question.text for question in found.questions))
     assert any("how rope rotates" in question.text for question in found.questions)
+
+
+def test_a_draft_in_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files are modules of a package as they are, whose entry point names the package."""
+    source = save("helium", tmp_path / "helium")
+    drafted(source, tmp_path / "site" / "models_of_mine")
+    (tmp_path / "site" / "models_of_mine" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    point = EntryPoint("helium", "models_of_mine", "bringup.models")
+    monkeypatch.setattr(registry.plugins, "points", lambda group, name="": [point] if group == point.group else [])
+    assert_fits(checkpoint=source)
+    assert registry.by_architecture(["HeliumForCausalLM"]).name == "helium"
 
 
 def test_no_file_is_replaced(tmp_path: Path) -> None:

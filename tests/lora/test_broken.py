@@ -36,10 +36,13 @@ def sound(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("broken", BROKEN, ids=[broken.key for broken in BROKEN])
 def test_it_is_named_once_and_not_loaded(broken: Broken, sound: Path, tmp_path: Path) -> None:
-    folder, base = broken.write(sound / "lora", tmp_path / "lora"), sound / broken.base
+    folder, base = broken.write(sound / "lora", tmp_path / broken.key / "lora"), sound / broken.base
     found = findings(broken, base, folder)
     assert [finding.code for finding in found] == [broken.code], found
     assert found[0].help
+    text = f"{found[0].severity}[{found[0].code}]: {found[0].message}\n  = help: {found[0].help}"
+    text = text.replace(f"{tmp_path}/", "").replace(f"{sound}/", "")
+    assert f"\n```text\n{text}\n```\n" in PAGE, "write the page again: python benchmarks/lora_faults.py"
     job = open_job(checkpoint=str(base))
     with pytest.raises(BringupError, match=broken.code):
         merged(job, load_lora(job, folder))

@@ -71,7 +71,7 @@ def test_two_files_that_differ(folder: Path, tmp_path: Path, words: Mapping[str,
     other = {"quantization": {**SAME["quantization"], **words}}
     (finding,) = both(folder, tmp_path, CONFIG, json.dumps(other))
     assert (finding.code, finding.severity) == ("BU151", Severity.WARNING)
-    assert finding.message.startswith(f"config.json says {said[0]}, and hf_quant_config.json says {said[1]}")
+    assert finding.message.startswith(f"config.json sets {said[0]}, and hf_quant_config.json sets {said[1]}")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_two_files_of_which_config_json_is_wrong(folder: Path, tmp_path: Path, c
     """One error: the tensors contradict config.json, and what the other file says is a part of the fix."""
     (finding,) = both(folder, tmp_path, config, json.dumps(SAME))
     assert finding.code == "BU137"
-    assert "and hf_quant_config.json says `quant_" in finding.help
+    assert "and hf_quant_config.json sets `quant_" in finding.help
 
 
 def test_a_second_file_that_is_not_json(folder: Path, tmp_path: Path) -> None:

@@ -69,6 +69,22 @@ def test_modules_of_the_layer_that_departs_are_shown() -> None:
     assert "error[BU701]" in lines[-3]
 
 
+def test_modules_that_differ_while_the_logits_agree_are_not_called_wrong() -> None:
+    """Such as q_proj, if the adapter reorders its rows for rope in halves."""
+    result = parity(9e-7)
+    result.modules = [layer("wte"), *(layer(f"h.0.{x}_proj", 1.3, 1.3) for x in "qk"), layer("h.0", 3e-7)]
+    lines = parity_text(result, "cohere", Paint()).splitlines()
+    assert [line.split() for line in lines[2:7]] == [
+        ["module", "input", "output", "alone"],
+        ["wte", "0", "0", "0"],
+        ["h.0.q_proj", "0", "1.3e+00", "1.3e+00", "<-", "differs"],
+        ["h.0.k_proj", "0", "1.3e+00", "1.3e+00", "<-", "differs"],
+        ["h.0", "0", "3.0e-07", "0"],
+    ]
+    assert lines[8] == "the logits agree although these outputs differ: h.0.q_proj, h.0.k_proj"
+    assert "departs" not in "\n".join(lines)
+
+
 def test_the_operation_and_its_line(tmp_path: Path) -> None:
     source = tmp_path / "llama.py"
     source.write_text("def forward(x):\n    return x * 2\n")

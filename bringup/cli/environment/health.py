@@ -19,6 +19,7 @@ from bringup.cli.environment.packages import PACKAGES, Package, installed
 from bringup.render.words import size
 
 MAIN_JOB, SIDE_FEATURE = "error", "warning"  # a problem that stops compile and run; or another feature
+MISSING = " is not installed"  # the end of the message on a package
 ROOM = 5e9  # bytes: a model of a few billion parameters and its bundle
 _MOST_FILES = 20_000  # of a cache whose size is printed
 
@@ -63,7 +64,7 @@ def packages() -> Iterator[Fact]:
         found, wanted = installed(package.name), tested.get(_canonical(package.name), "")
         weight = MAIN_JOB if package.extra in ("", "compile") and not package.optional else SIDE_FEATURE
         if not found:
-            message = "" if package.optional else f"`{package.name}` is not installed"
+            message = "" if package.optional else f"`{package.name}`{MISSING}"
             yield Fact(package.name, f"missing; {package.install}", message, package.install, weight)
         elif not _is_there(package):
             fix = f"pip install --force-reinstall '{package.name}=={found}'"

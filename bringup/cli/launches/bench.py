@@ -88,7 +88,7 @@ def command(
     with _bundle(named, target, target_option, weights, shapes, lines) as bundle:
         report = bench(
             bundle,
-            shapes if given else _fitting(bundle, shapes),
+            shapes if given else fitting(bundle, shapes),
             against=tuple(dict.fromkeys(against)),
             checkpoint=revised(None, named["checkpoint"], named["revision"]),
             gguf=gguf,
@@ -127,7 +127,7 @@ def _bundle(
         )  # fmt: skip
 
 
-def _fitting(bundle: Path, shapes: Sequence[Shape]) -> list[Shape]:
+def fitting(bundle: Path, shapes: Sequence[Shape]) -> list[Shape]:
     """The shapes that fit a bundle. Raises BU024 if none does."""
     from bringup.compile.bench.bench import check_shape
     from bringup.compile.bundle.folder import read_manifest
@@ -141,6 +141,6 @@ def _fitting(bundle: Path, shapes: Sequence[Shape]) -> list[Shape]:
             refused[shape] = error
     if len(refused) == len(shapes):
         raise refused[shapes[0]]
-    for error in refused.values():
-        print(f"note: {error.findings[0].message}", file=sys.stderr)
+    for message in dict.fromkeys(error.findings[0].message for error in refused.values()):
+        print(f"note: {message}", file=sys.stderr)
     return [shape for shape in shapes if shape not in refused]

@@ -25,7 +25,11 @@ def of_usage(error: click.ClickException) -> BringupError:
         return fail("BU023", f"`{path}` has no option `{error.option_name}`", help=hint or help)
     if isinstance(error, click.MissingParameter) and error.param:
         usage = ctx.command.get_usage(ctx).partition(":")[2].strip() if ctx else path
-        return fail("BU023", f"`{error.param.make_metavar(ctx or _NOWHERE)}` is missing", help=f"usage: {usage}")
+        missing = error.param.make_metavar(ctx or _NOWHERE)
+        if error.param.opts[0].startswith("-"):  # click's usage names arguments only
+            missing = f"{named(error.param)} {missing}"
+            usage = usage.replace("[OPTIONS]", f"{missing} [OPTIONS]")
+        return fail("BU023", f"`{missing}` is missing", help=f"usage: {usage}")
     if isinstance(error, click.BadParameter) and error.param:
         return fail("BU024", f"`{named(error.param)}`: {_in_house_style(error.message)}", help=help)
     message, _, more = _in_house_style(error.format_message()).partition("; ")

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
 from bringup.cli.parameters.words import CHECKPOINT, OneOf
 from bringup.render.visible import visible
 from bringup.render.words import plural, table
+
+if TYPE_CHECKING:
+    from bringup.compile.convert.compare import Difference
 
 
 @click.command("diff")
@@ -31,8 +37,15 @@ def command(first: str, second: str, headers: bool, form: str) -> int:
     if form == "json":
         print(json.dumps({"equal": not found, "differences": [asdict(each) for each in found]}, indent=2))
     elif found:
-        print(table([(visible(each.what), visible(each.names), visible(each.text)) for each in found]))
+        print(table([row for each in found for row in _rows(each)]))
         print(plural(len(found), "difference"))
     else:
         print("no differences")
     return int(bool(found))
+
+
+def _rows(each: Difference) -> Iterator[tuple[str, str, str]]:
+    """The difference, with each of its names on a line."""
+    first, *others = re.split(r", (?![^{]*\})", each.names)  # not within {0, 2}
+    yield visible(each.what), visible(first), visible(each.text)
+    yield from (("", visible(name), "") for name in others)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Unpack
 
 import click
@@ -91,6 +92,8 @@ def command(
     found = _MEMORY.fullmatch(device)
     memory = int(found[1]) if found else DEVICES[device.lower()]
     context = ctx or job.graph.config.max_positions
+    if context > job.graph.config.max_positions:
+        print(f"note: the model has {job.graph.config.max_positions:,} positions, fewer than --ctx", file=sys.stderr)
     need = fit(
         job, memory * 10**9, parallel=parallel_of(words), context=context, batch=batch, page_size=page_size,
         cache_dtype=cache_dtype, share=memory_share, packed=weights != "float",

@@ -74,7 +74,7 @@ def _finding(job: Job, words: Mapping[str, object], row: Format, matrices: Parts
     parts = dict.fromkeys(part for each in matrices.values() for part in each)
     parts |= dict.fromkeys(name.rpartition(".")[2] for name in caches)
     sources = [*(name for each in matrices.values() for name in each.values()), *caches]
-    message = f"says {quoted(words)}" if words else "has no `quantization_config`"
+    message = f"sets {quoted(words)}" if words else "has no `quantization_config`"
     return Diagnostic(
         code="BU137",
         message=f"no rule reads quantised matrices ({row.name}): {listed(matrices)}, {len(matrices)} in all, with "

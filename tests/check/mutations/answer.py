@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -149,3 +150,12 @@ def answer_text(mutation: Mutation) -> str:
         for finding in answer.findings
     ]
     return f"{', '.join(said) or 'nothing'} ({COMMANDS[answer.phase]}, exit {answer.exit_code})"
+
+
+def printed(mutation: Mutation) -> str:
+    """The findings on a mutation, as the page has them: without the path of the temporary folder."""
+    path = re.compile(rf"[^`\s(]*/(?={mutation.key}\b)")
+    return "\n".join(
+        f"{finding.severity}[{finding.code}]: {path.sub('', finding.message)}\n  = help: {path.sub('', finding.help)}"
+        for finding in answer_to(mutation).findings
+    )

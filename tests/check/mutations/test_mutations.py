@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from bringup.cli.main import cli
 from bringup.diagnostics import Severity
 from tests.check.drafts import ROOT
-from tests.check.mutations.answer import answer_text, answer_to, ask, names
+from tests.check.mutations.answer import answer_text, answer_to, ask, names, printed
 from tests.check.mutations.bases import BASES, base
 from tests.check.mutations.mutation import PAINS, Mutation, Trial
 from tests.check.mutations.table import MUTATIONS
@@ -25,6 +25,7 @@ from tests.check.mutations.table import MUTATIONS
 CHECKED = [mutation for mutation in MUTATIONS if mutation.phase == "check"]
 KEYS = [mutation.key for mutation in MUTATIONS]
 PAGE = (ROOT / "docs/faults.md").read_text("utf-8")
+WRITTEN_BY = "write the page again: python -m benchmarks.faults_ours"
 ROW = re.compile(r"^\| \[(.+)\]\(#\S+\) \((\w+)\) \| (\d+) \| (.+?) \| ", re.MULTILINE)
 ROWS = {row[0]: row[1:] for row in ROW.findall(PAGE)}
 
@@ -58,6 +59,7 @@ def test_it_is_found_once(mutation: Mutation) -> None:
     assert (finding.severity is Severity.WARNING) == mutation.warns
     assert answer.exit_code == (0 if mutation.warns else 1)
     assert ROWS[mutation.title] == (mutation.base, str(mutation.pain), answer_text(mutation))
+    assert f"\n\nbringup:\n\n```text\n{printed(mutation)}\n```\n" in PAGE, WRITTEN_BY
 
 
 def test_every_mutation_has_a_row() -> None:

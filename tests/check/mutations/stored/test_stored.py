@@ -11,13 +11,14 @@ import pytest
 
 from bringup.diagnostics import Severity
 from tests.check.drafts import ROOT
-from tests.check.mutations.answer import answer_text, answer_to, ask, names
+from tests.check.mutations.answer import answer_text, answer_to, ask, names, printed
 from tests.check.mutations.bases import base
 from tests.check.mutations.mutation import Mutation, Trial
 from tests.check.mutations.stored.bases import STORED
 from tests.check.mutations.stored.table import STORED_MUTATIONS
 
 PAGE = (ROOT / "docs/faults-quantised.md").read_text("utf-8")
+WRITTEN_BY = "write the page again: python -m benchmarks.faults_ours --table stored"
 ROW = re.compile(r"^\| \[(.+)\]\(#\S+\) \((\w+)\) \| (\d+) \| (.+?) \| ", re.MULTILINE)
 ROWS = {row[0]: row[1:] for row in ROW.findall(PAGE)}
 
@@ -49,6 +50,7 @@ def test_it_is_found_once(mutation: Mutation) -> None:
     assert (finding.severity is Severity.WARNING) == mutation.warns
     assert answer.exit_code == (0 if mutation.warns else 1)
     assert ROWS[mutation.title] == (mutation.base, str(mutation.pain), answer_text(mutation))
+    assert f"\n\nbringup:\n\n```text\n{printed(mutation)}\n```\n" in PAGE, WRITTEN_BY
 
 
 AGAINST = sorted({mutation.base for mutation in STORED_MUTATIONS if mutation.phase == "against"})
