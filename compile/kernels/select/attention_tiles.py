@@ -87,8 +87,8 @@ def prefill_tiles(wide: bool, channels: int, values: int, tokens: int, capabilit
     rows = max(16, power_of_two(tokens))
     if wide and widest > 256:
         return Tiles(16, _least_keys(capability), 8, 1)
-    if wide and widest > 128 and capability == "sm_90":  # with 16 rows either Triton 3.6 or 3.9 spills
-        return Tiles(8, 16, 4, 2)
+    if wide and widest > 128 and capability in ("sm_80", "sm_90"):  # with 16 rows either Triton 3.6 or 3.9 spills
+        return Tiles(8, 16, 8, 1) if capability == "sm_80" else Tiles(8, 16, 4, 2)
     if wide and widest > 128:
         return Tiles(min(16, rows), 16, 8 if is_nvidia(capability) else 4, 2)
     if wide:  # Triton 3.6 spills with 4 warps for NVIDIA; 3.9 with 8 warps on sm_100 and for channels in two parts
