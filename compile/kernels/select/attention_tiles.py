@@ -77,6 +77,8 @@ def decode_tiles(wide: bool, channels: int, values: int, heads: int, capability:
     if capability in LARGE:  # the first tile is fetched before the launch waits, so it is as large as registers permit
         keys = max(16, min(256, _floor(16384 // widest)))
         return Tiles(TENSOR_CORE, keys, 8 if widest <= 256 else 4, 2)
+    if capability in SPILLING and 256 < widest <= 576:  # with 16 keys Triton 3.6 spills with 4 warps, 3.9 with 8
+        return Tiles(TENSOR_CORE, 32, 8, 2)
     warps = 8 if capability in SPILLING and 64 < widest <= 256 else 4
     return Tiles(TENSOR_CORE, max(16, min(64, _floor(8192 // widest))), warps, 3 if widest <= 64 else 2)
 
@@ -101,4 +103,4 @@ def prefill_tiles(wide: bool, channels: int, values: int, tokens: int, capabilit
         return Tiles(min(64, rows), 32 if capability in SPILLING else 64, 4, 2)
     if widest <= 256:  # with 32 keys and 32 rows a thread spills, because ptxas limits it to 128 registers
         return Tiles(min(64, rows), 16 if rows == 32 else 32, 8 if widest > 128 else 4, 2)
-    return Tiles(16, 16, 8 if capability in SPILLING else 4, 2)
+    return Tiles(16, 16, 8, 1) if capability in SPILLING else Tiles(16, 16, 4, 2)
