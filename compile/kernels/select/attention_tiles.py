@@ -93,8 +93,11 @@ def prefill_tiles(wide: bool, channels: int, values: int, tokens: int, capabilit
         return Tiles(8, 16, 8, 1) if capability == "sm_80" else Tiles(8, 16, 4, 2)
     if wide and widest > 128:
         return Tiles(min(16, rows), 16, 8 if is_nvidia(capability) else 4, 2)
-    if wide:  # Triton 3.6 spills with 4 warps for NVIDIA; 3.9 with 8 warps on sm_100 and for channels in two parts
+    if wide:
+        # Triton 3.6 spills with 4 warps for NVIDIA, but with 8 on sm_89 for more than 64 channels. 3.9 spills with 8 on
+        # sm_100 and for channels in two parts.
         few = not is_nvidia(capability) or capability == "sm_100" or _in_parts(channels)
+        few = few or (capability == "sm_89" and widest > 64)
         keys = 16 if capability == "sm_100" else max(16, min(32, _floor(2048 // widest)))
         return Tiles(min(32, rows), keys, 4 if few else 8, 2)
     if widest <= 128 and capability == "sm_90":
