@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false
-"""The kernels that are selected for the products of one layer of known models, and for sorting tokens by expert.
+"""The kernels that are selected for known models: all of them, or those of products and of sorting tokens by expert.
 
 A model is a config only: no weights are read or created.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bringup.compile.cache.store import default_store
+from bringup.compile.gpu.sampling import sampling_of
 from bringup.compile.job import open_job
 from bringup.compile.kernels.call import Kernel
 from bringup.compile.kernels.select.registry import calls_of, split
@@ -29,7 +30,7 @@ FLOAT8: dict[str, object] = {"quant_method": "fp8", "fmt": "e4m3", "activation_s
 
 @dataclass(frozen=True)
 class Model:
-    """A model with as few layers as have all its kernels, and a small vocabulary; `settings` are of its config.
+    """A model with as few layers as have all its kernels; `settings` are of its config, by default with 512 tokens.
 
     `activations`: see `GraphOptions`.
     """
@@ -72,18 +73,31 @@ MODELS = (
 
 def kernels_of(model: Model, capability: str, context: int, tokens: int) -> Iterator[Kernel]:
     """The different kernels of decode and of a prefill of so many tokens, of `STEMS`."""
+    yield from (kernel for kernel in every_kernel(model, capability, context, tokens) if kernel.stem in STEMS)
+
+
+def every_kernel(model: Model, capability: str, context: int, tokens: int, sequences: int = 1) -> Iterator[Kernel]:
+    """The different kernels of a program for one sequence: of decode, a prefill of so many tokens, and of sampling.
+
+    For more sequences: those of the decode of all of them only.
+    """
     from transformers import AutoConfig
 
     selection = select(f"cuda:{capability}")
     with TemporaryDirectory() as folder:
-        settings = {**model.settings, "vocab_size": 512, "architectures": [model.architecture]}
+        settings = {"vocab_size": 512, **model.settings, "architectures": [model.architecture]}
         AutoConfig.for_model(model.kind, **settings).save_pretrained(folder)
         options = GraphOptions(activations=model.activations)
         job = open_job(checkpoint="dummy", config=f"{Path(folder)}/config.json", dtype=model.dtype, options=options)
         job, _ = weights_of(job, "auto", selection)
-        layout = layout_of(job.graph, context, (tokens,))
+        layout = layout_of(job.graph, context, (tokens,), max_batch_size=sequences)
         program = encoded_program(job.graph, layout, selection.form, default_store())
     schedule = schedule_of(program, selection.options, None, lambda graph: split(graph, capability))
-    calls = (calls_of(graph, group, capability) for graph in schedule.graphs.values() for group in graph.groups)
-    found = (call.kernel for each in calls for call in each or ())
-    yield from dict.fromkeys(kernel for kernel in found if kernel.stem in STEMS)
+    entries = [each.name for each in program.interface.entries if each.decode and each.num_sequences == sequences]
+    if sequences == 1:
+        entries = list(schedule.entries)
+    used = {launch.graph.name: launch.graph for name in entries for launch in schedule.launches(name)}
+    calls = [calls_of(graph, group, capability) for graph in used.values() for group in graph.groups]
+    drawn = sampling_of(schedule, program.interface)
+    calls += [tuple(drawn[name]) for name in entries if name in drawn]
+    yield from dict.fromkeys(call.kernel for each in calls for call in each or ())

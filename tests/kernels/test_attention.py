@@ -56,8 +56,9 @@ CASES = {
     "prefill_mixed": Case(lengths=(70,), new=(70,), dtype="bfloat16", cache="float16"),
     "prefill_oss": Case(lengths=(300,), new=(70,), dtype="bfloat16", heads=8, window=40, ring=128, has_sinks=True),
 }  # fmt: skip
-# On sm_80 too: one of each kernel, and what the matrix units multiply. Masks and tables are lowered alike on both.
-ON_SM_80 = {"decode": (), "prefill_bfloat16": ()} | dict.fromkeys(
+# On sm_80 too: one of each kernel, what the matrix units multiply, and a tile of another size. Masks and tables are
+# lowered alike on both.
+ON_SM_80 = {"decode": (), "prefill_bfloat16": (), "prefill_wide": ()} | dict.fromkeys(
     ("prefill", "prefill_float16", "prefill_oss", "decode_bfloat16", "decode_float16", "decode_oss"), pytest.mark.slow
 )
 # What another case computes too, with more next to it, or what the other of decode and prefill shows.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from importlib.metadata import version
 
 import pytest
 from transformers import Gemma3TextConfig, GptOssConfig, LlamaConfig, Phi3Config, Qwen3Config
@@ -11,6 +12,7 @@ from transformers import Gemma3TextConfig, GptOssConfig, LlamaConfig, Phi3Config
 from benchmarks.kernel_resources import measured
 from benchmarks.kernels import BEGIN, CONTEXT, END, PAGE, TOKENS, configurations, table
 from benchmarks.layer_kernels import MODELS, kernels_of
+from benchmarks.spills import Case, measure, page
 from bringup.compile.cache.store import default_store
 from bringup.compile.job import open_job
 from bringup.compile.kernels.aot import compile_kernels
@@ -83,6 +85,27 @@ def test_a_layer_has_the_kernels_that_the_page_counts(name):
 @pytest.mark.parametrize("capability", ["sm_80", "sm_90"])  # each takes minutes; `benchmarks/kernels.py` writes all
 def test_the_page_is_what_kernels_take(capability):
     assert table(capability).partition("\n")[2].strip() == tables()[capability].strip()
+
+
+def test_the_table_of_spills_states_what_was_compiled_and_its_stack():
+    (kernel,) = (call.kernel for call in sampling_calls("float32", 1, 300, 32)[:1])
+    cases = [Case("one", "float32", on, kernel, f"{on} {number}") for on in ("sm_80", "sm_90") for number in (1, 2)]
+    stacks = {"3.6.0": {"sm_80 1": 0, "sm_80 2": 0, "sm_90 1": 0}, "3.9.0": {"sm_80 1": 0, "sm_80 2": 0, "sm_90 1": 16}}
+    text = page(cases, stacks, "2026-11-26")
+    assert "| one: sampling | float32 | 2 | 0 | 0 | 1 of 2 (16 B), 1 of 2 | 0 | 0 |" in text
+    assert "| `largest`, float32 | one | sm_90 | 3.9.0 | 16 |" in text
+    assert "4 different kernels, of which were compiled: 3 with 3.9.0, 3 with 3.6.0." in text
+    assert "No kernel has a stack." not in text
+    assert "No kernel has a stack." in page(cases, {"3.9.0": {}}, "2026-11-26")
+
+
+def test_spills_are_measured_once_for_each_version_of_triton():
+    kernels = [call.kernel for vocabulary in (300, 600) for call in sampling_calls("float32", 1, vocabulary, 32)[:1]]
+    cases = [Case("one", "float32", "sm_90", kernel, str(number)) for number, kernel in enumerate(kernels)]
+    stacks = {version("triton"): {"0": 7}}
+    assert len(list(measure([*cases, *cases], stacks, 600))) == 1
+    assert stacks == {version("triton"): {"0": 7, "1": 0}}
+    assert list(measure(cases, stacks, 600)) == []
 
 
 def stack_of(kernels: dict[str, Kernel]) -> dict[str, int]:

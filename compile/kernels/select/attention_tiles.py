@@ -77,6 +77,8 @@ def decode_tiles(wide: bool, channels: int, values: int, heads: int, capability:
     if capability in LARGE:  # the first tile is fetched before the launch waits, so it is as large as registers permit
         keys = max(16, min(256, _floor(16384 // widest)))
         return Tiles(TENSOR_CORE, keys, 8 if widest <= 256 else 4, 2)
+    if capability in SPILLING and 256 < widest <= 576:  # with 16 keys Triton 3.6 spills with 4 warps, 3.9 with 8
+        return Tiles(TENSOR_CORE, 32, 8, 2)
     warps = 8 if capability in SPILLING and 64 < widest <= 256 else 4
     return Tiles(TENSOR_CORE, max(16, min(64, _floor(8192 // widest))), warps, 3 if widest <= 64 else 2)
 
@@ -87,12 +89,15 @@ def prefill_tiles(wide: bool, channels: int, values: int, tokens: int, capabilit
     rows = max(16, power_of_two(tokens))
     if wide and widest > 256:
         return Tiles(16, _least_keys(capability), 8, 1)
-    if wide and widest > 128 and capability == "sm_90":  # with 16 rows either Triton 3.6 or 3.9 spills
-        return Tiles(8, 16, 4, 2)
+    if wide and widest > 128 and capability in ("sm_80", "sm_90"):  # with 16 rows either Triton 3.6 or 3.9 spills
+        return Tiles(8, 16, 8, 1) if capability == "sm_80" else Tiles(8, 16, 4, 2)
     if wide and widest > 128:
         return Tiles(min(16, rows), 16, 8 if is_nvidia(capability) else 4, 2)
-    if wide:  # Triton 3.6 spills with 4 warps for NVIDIA; 3.9 with 8 warps on sm_100 and for channels in two parts
+    if wide:
+        # Triton 3.6 spills with 4 warps for NVIDIA, but with 8 on sm_89 for more than 64 channels. 3.9 spills with 8 on
+        # sm_100 and for channels in two parts.
         few = not is_nvidia(capability) or capability == "sm_100" or _in_parts(channels)
+        few = few or (capability == "sm_89" and widest > 64)
         keys = 16 if capability == "sm_100" else max(16, min(32, _floor(2048 // widest)))
         return Tiles(min(32, rows), keys, 4 if few else 8, 2)
     if widest <= 128 and capability == "sm_90":
@@ -101,4 +106,4 @@ def prefill_tiles(wide: bool, channels: int, values: int, tokens: int, capabilit
         return Tiles(min(64, rows), 32 if capability in SPILLING else 64, 4, 2)
     if widest <= 256:  # with 32 keys and 32 rows a thread spills, because ptxas limits it to 128 registers
         return Tiles(min(64, rows), 16 if rows == 32 else 32, 8 if widest > 128 else 4, 2)
-    return Tiles(16, 16, 8 if capability in SPILLING else 4, 2)
+    return Tiles(16, 16, 8, 1) if capability in SPILLING else Tiles(16, 16, 4, 2)
