@@ -7,6 +7,7 @@ type that the graph does not implement is never ignored silently.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from math import isfinite
@@ -190,7 +191,8 @@ class Fields:
         if value in known:
             return value
         message = f"config sets `{key}` = {shown(value)}; the {self.family} graph implements {_listed(known)}"
-        self.error("BU122", message, key, did_you_mean(value, known))
+        alike = [each for each in known if re.findall(r"\d", each) == re.findall(r"\d", value)]  # relu2 is not relu
+        self.error("BU122", message, key, did_you_mean(value, alike))
         return default
 
     @property

@@ -103,7 +103,7 @@ def test_verbose_is_an_option_and_no_other_word(bringup: Bringup, failing) -> No
         ("run", "`BUNDLE` is missing", "usage: bringup run [OPTIONS] BUNDLE"),
         ("init", "`--checkpoint SRC` is missing", "usage: bringup init --checkpoint SRC [OPTIONS]"),
         ("check gpt2 --tp x", "`--tp`: `x` is not an integer", "`bringup check --help`"),
-        ("check gpt2 --tp", "option `--tp` requires an argument", "--help` lists the options"),
+        ("check gpt2 --tp", "option `--tp` requires an argument", "`bringup check --help` lists the options"),
         ("run x --tokens 1 --top-p 7", "`--top-p`: 7.0 is not in the range 0<x<=1", "`bringup run --help`"),
         ("check gpt2 --checkpoint ./x --revision y", "--revision applies to a checkpoint", "leave it out"),
     ],

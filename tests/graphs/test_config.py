@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bringup.diagnostics import BringupError
+from bringup.graphs.config.fields import Fields
 from bringup.graphs.gpt2 import SIZES, GPT2Config
 from bringup.graphs.llama import LlamaConfig
 
@@ -25,3 +26,14 @@ def test_no_reason_makes_up_for_an_activation_that_is_not_there(config, raw, key
     (finding,) = caught.value.findings
     assert (finding.code, finding.parameter) == ("BU122", key)
     assert "`gelu_new`" in finding.help
+
+
+def test_another_activation_is_not_suggested() -> None:
+    """A digit is part of a name: relu2 squares, and relu in its place would change every result. A typo is one."""
+    helps = {}
+    for value in ("relu2", "relv"):
+        fields = Fields({"hidden_act": value}, "tiny")
+        fields.choice("hidden_act", ("relu", "silu"), "silu")
+        helps[value] = fields.findings[0].help
+    assert "did you mean" not in helps["relu2"]
+    assert helps["relv"] == "did you mean `relu`?"

@@ -36,7 +36,7 @@ def report_error(error: Exception, words: Sequence[str], *, verbose: bool) -> in
         return PIPE_CLOSED
     if verbose and not isinstance(error, click.ClickException):
         traceback.print_exception(error)
-    known = diagnosed(error)
+    known = diagnosed(error, words[0] if words else "")
     if known is None:
         return signals.report_stop(error) if signals.was_signalled() else _bug(error, words)
     paint = Paint.of(sys.stderr)
@@ -50,12 +50,12 @@ def report_error(error: Exception, words: Sequence[str], *, verbose: bool) -> in
     return known.exit_code
 
 
-def diagnosed(error: Exception) -> BringupError | None:
-    """An error as diagnostics; None for a bug of bringup."""
+def diagnosed(error: Exception, command: str = "") -> BringupError | None:
+    """An error as diagnostics; None for a bug of bringup. `command` is the first word of the command line."""
     if isinstance(error, BringupError):
         return error
     if isinstance(error, click.ClickException):
-        return of_usage(error)
+        return of_usage(error, command)
     from bringup.cli.errors.culprit import of_user_code
     from bringup.system.os_errors import refused
 

@@ -9,10 +9,13 @@ import click
 from bringup.diagnostics import BringupError, did_you_mean, fail
 
 
-def of_usage(error: click.ClickException) -> BringupError:
-    """BU023 for unknown or missing words, BU024 for an invalid value of an option."""
+def of_usage(error: click.ClickException, command: str = "") -> BringupError:
+    """BU023 for unknown or missing words, BU024 for an invalid value of an option.
+
+    `command` is the first word of the command line: click's parser does not state the command of a missing value.
+    """
     ctx = error.ctx if isinstance(error, click.UsageError) else None
-    path = ctx.command_path if ctx else "bringup"
+    path = ctx.command_path if ctx else f"bringup {command}" if command.isalpha() else "bringup"
     help = f"`{path} --help` lists the options"
     if isinstance(error, click.exceptions.NoSuchCommand):
         known = ctx.command.list_commands(ctx) if ctx and isinstance(ctx.command, click.Group) else []
