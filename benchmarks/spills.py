@@ -157,7 +157,7 @@ def page(found: Sequence[Case], stacks: Stacks, date: str) -> str:
         f"| kernels | dtype | {' | '.join(NVIDIA)} |",
         f"|---|---|{'--:|' * len(NVIDIA)}",
         *_rows(found, [stacks[each] for each in versions]), "",
-        *(_spilling(found, stacks) or ["No kernel has a stack."]), "",
+        *(_spilling(found, stacks) or ["No kernel that was compiled has a stack."]), "",
         "`python -m benchmarks.spills --out FILE`, once with each version of Triton.",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"

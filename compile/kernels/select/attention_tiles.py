@@ -94,16 +94,17 @@ def prefill_tiles(wide: bool, channels: int, values: int, tokens: int, capabilit
     if wide and widest > 128:
         return Tiles(min(16, rows), 16, 8 if is_nvidia(capability) else 4, 2)
     if wide:
-        # Triton 3.6 spills with 4 warps for NVIDIA, but with 8 on sm_89 for more than 64 channels. 3.9 spills with 8 on
-        # sm_100 and for channels in two parts.
-        few = not is_nvidia(capability) or capability == "sm_100" or _in_parts(channels)
-        few = few or (capability == "sm_89" and widest > 64)
-        keys = 16 if capability == "sm_100" else max(16, min(32, _floor(2048 // widest)))
+        # Triton 3.6 spills with 4 warps for NVIDIA, but with 8 on sm_86 and sm_89 for more than 64 channels. 3.9 spills
+        # with 8 on sm_100, on sm_80 for up to 64 channels, and for channels in two parts.
+        narrow = capability == "sm_100" or (capability == "sm_80" and widest <= 64)
+        few = narrow or not is_nvidia(capability) or _in_parts(channels)
+        few = few or (capability in ("sm_86", "sm_89") and widest > 64)
+        keys = 16 if narrow else max(16, min(32, _floor(2048 // widest)))
         return Tiles(min(32, rows), keys, 4 if few else 8, 2)
     if widest <= 128 and capability == "sm_90":
         return Tiles(min(64, rows), 32 if rows == 32 and _in_parts(channels) else 64, 4, 3)
     if widest <= 64:
-        return Tiles(min(64, rows), 32 if capability in SPILLING else 64, 4, 2)
+        return Tiles(min(64, rows), 32 if capability in (*SPILLING, "sm_100") else 64, 4, 2)
     if widest <= 256:  # with 32 keys and 32 rows a thread spills, because ptxas limits it to 128 registers
         return Tiles(min(64, rows), 16 if rows == 32 else 32, 8 if widest > 128 else 4, 2)
     return Tiles(16, 16, 8, 1) if capability in SPILLING else Tiles(16, 16, 4, 2)

@@ -111,7 +111,8 @@ def _tiles(given: Input, epilogue: Epilogue, step: int, native: bool) -> Tiles:
     lanes = max(lanes, epilogue.unit)
     most, highest = (MOST_SUMS, 128) if native else (MOST_SUMS // 2, 64)
     rows = max(LEAST_LANES, min(rows, most // (lanes * factors), highest))
-    warps = 8 if rows * max(lanes * factors, deep) >= most else 4
+    rounds = native and given.rows > 1 and epilogue.unit > 1 and factors == 2  # with 4 warps Triton 3.9 spills on sm_90
+    warps = 8 if rounds or rows * max(lanes * factors, deep) >= most else 4
     return Tiles(rows, lanes, deep, warps, 3)
 
 
