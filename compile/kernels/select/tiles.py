@@ -81,6 +81,5 @@ def tile(
         height = min(height, 256 // share)
         width = min(width, most // (height * accumulators))
     deep = max(16, min(32 if small else 64, power_of_two(channels)))
-    wide = not small and head is not None and head >= 128  # of heads of 256 channels: on sm_120 four warps spill
-    warps = 8 if wide or height * width * accumulators >= most else 4
+    warps = 8 if height * width * accumulators >= most else 4
     return Tiles(height, width, deep, warps, 2 if small else 3)
