@@ -203,9 +203,10 @@ def test_verify(form: str, target: str, executor: str | None, llama: Path, tmp_p
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     phases = {each["phase"]: each for each in found["differences"]}
-    assert list(phases) == [GRAPH, "prefill_32", "decode"]
+    assert list(phases) == [GRAPH, "prefill_32", "prefill_64", "decode"]
     assert phases[GRAPH]["relative"] < 1e-5
-    assert all(phases[name]["relative"] > 1e-2 for name in ("prefill_32", "decode"))  # activations are rounded
+    rounded = [each["relative"] for name, each in phases.items() if name != GRAPH]  # activations are
+    assert min(rounded) > 1e-2
 
 
 def test_bisect_of_a_schedule(llama: Path) -> None:
