@@ -16,6 +16,9 @@ ALL = WHOLE - 1  # the nucleus of all tokens
 # 2^-53: the float64 of a decimal under 1 exceeds it by at most 2^-54. Without this, top_p = 0.2 would select two of
 # five equal tokens.
 ROUNDING = 1 << 11
+# Only tokens up to the sampled one have to be sorted. They are sought among those whose logits are within 4, 8 and 16
+# temperatures of the largest one, and then among all. Tokens with equal logits are on the same side of a bound.
+BOUNDS = (-4.0, -8.0, -16.0, -np.inf)
 
 
 def nucleus_of(top_p: float) -> int:
@@ -37,14 +40,38 @@ def token_of(logits: np.ndarray, draw: Draw) -> int:
     """The token that a draw samples from logits [V], whose maximum is finite; see `runtime.sampling.next_token`."""
     if not draw.temperature:
         return int(np.argmax(logits))
+    tokens = _largest(logits, draw.top_k) if 0 < draw.top_k < len(logits) else np.arange(len(logits))
     with np.errstate(over="ignore"):  # a temperature near 0: all but the largest become -inf
-        scaled = (logits.astype(np.float64) - float(logits.max())) / draw.temperature
-    order = np.argsort(-logits, kind="stable")[: draw.top_k or None]
-    sums = np.cumsum((np.exp(scaled[order]) * UNIT).astype(np.int64))
-    total, nucleus = int(sums[-1]), nucleus_of(draw.top_p)
+        scaled = (logits[tokens].astype(np.float64) - float(logits.max())) / draw.temperature
+    weights = (np.exp(scaled) * UNIT).astype(np.int64)
+    total, nucleus, uniform = int(weights.sum()), nucleus_of(draw.top_p), uniform_of(draw.uniform)
+    share = share_of(uniform if nucleus == ALL else nucleus, total)
+    likely = next(some for bound in BOUNDS if weights[some := scaled > bound].sum() > share)
+    tokens, weights = tokens[likely], weights[likely]
+    order = _descending(logits[tokens])
+    sums = np.cumsum(weights[order])
     if nucleus != ALL:
-        total = int(sums[_place(sums, share_of(nucleus, total))])
-    return int(order[_place(sums, share_of(uniform_of(draw.uniform), total))])
+        total = int(sums[_place(sums, share)])
+    return int(tokens[order[_place(sums, share_of(uniform, total))]])
+
+
+def _descending(logits: np.ndarray) -> np.ndarray:
+    """The order of logits, the largest first, equal ones by their place.
+
+    numpy sorts integers with vector instructions, but has none for a stable sort. So the bits of a float32 logit, in
+    the order of unsigned integers, and its place are sorted as one integer.
+    """
+    if logits.dtype != np.float32:
+        return np.argsort(-logits, kind="stable")
+    bits = (logits + np.float32(0)).view(np.uint32)  # -0 becomes 0
+    falling = np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF)).astype(np.uint64)
+    return np.sort((falling << 32) | np.arange(len(logits), dtype=np.uint64)).astype(np.uint32).astype(np.int64)
+
+
+def _largest(logits: np.ndarray, count: int) -> np.ndarray:
+    """The `count` tokens with the largest logits; of equal ones, those with the lowest numbers."""
+    least = np.partition(logits, -count)[-count]
+    return np.concatenate([np.flatnonzero(logits > least), np.flatnonzero(logits == least)])[:count]
 
 
 def _place(sums: np.ndarray, share: int) -> int:
