@@ -34,7 +34,7 @@ from bringup.adapters.checkpoints.safetensors import MAX_HEADER, read_header
 from bringup.adapters.checkpoints.stored import Stored, read_stored
 from bringup.adapters.checkpoints.torch_files.torch_file import TorchFile, read_torch
 from bringup.adapters.sources.rank_files import RankFilesReader
-from bringup.adapters.sources.sharded_state import ShardedStateReader
+from bringup.adapters.sources.sharded_state import ShardedStateReader, refuse_ranks
 from bringup.diagnostics import BringupError, Diagnostic, Severity
 from bringup.spec import TensorInfo
 
@@ -58,6 +58,7 @@ class SafetensorsReader:
 
     def open(self, path: Path) -> Contents:
         if path.is_dir():
+            refuse_ranks(path)
             found = read_folder(path)
             return Contents(headers=found.headers, findings=[*found.findings, *_passed_over(path)])
         if path.name.endswith(".index.json"):

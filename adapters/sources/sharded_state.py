@@ -16,6 +16,7 @@ from bringup.adapters.checkpoints.reader import Contents, Ranks
 from bringup.adapters.checkpoints.safetensors import read_header
 from bringup.adapters.vllm.ranks import NAME, divided
 from bringup.diagnostics import BringupError, Diagnostic, fail
+from bringup.shown import short
 from bringup.spec import TensorInfo
 
 PART = re.compile(r"model-rank-(0|[1-9]\d{0,4})-part-(0|[1-9]\d{0,4})\.safetensors")
@@ -47,6 +48,20 @@ class ShardedStateReader:
             for tensor, info in read_header(path / name).items():
                 headers[f"rank{rank}.{tensor}"] = info._replace(name=f"rank{rank}.{tensor}")
         return Contents(headers=headers, ranks=Ranks(NAME, keys), findings=_findings(path, size, parts))
+
+
+def refuse_ranks(folder: Path) -> None:
+    """Raises BU229 for a folder of ranks in a form that no reader joins; its bringup.json has the form and the size."""
+    try:
+        note = read_json(folder / NOTE) if (folder / NOTE).is_file() else {}
+    except BringupError:  # a file of another program: the tensors are read without it
+        return
+    mapping, form = note.get("mapping"), note.get("to")
+    size = cast("dict[str, Any]", mapping).get("world_size") if isinstance(mapping, dict) else None
+    if isinstance(form, str) and isinstance(size, int) and size > 1:
+        message = f"`{folder}` has the files of {size:,} ranks in the form `{short(form)}`, whose parts are not joined"
+        help = "name the checkpoint that was divided; folders of ranks are read in the forms trtllm and sharded_state"
+        raise fail("BU229", message, help=help, file=str(folder))
 
 
 def _mapping(folder: Path) -> dict[str, Any] | None:

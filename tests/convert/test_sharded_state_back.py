@@ -147,3 +147,17 @@ def test_repeated_experts_are_only_copied(bringup: Bringup, tmp_path: Path) -> N
     assert "error[BU140]: experts of a folder" in bringup("check", "--checkpoint", ranks).output
     again = written(bringup, tmp_path / "again", ranks, *words)
     assert (again / SECOND).read_bytes() == (ranks / SECOND).read_bytes()
+
+
+def test_ranks_in_another_form_are_no_checkpoint(bringup: Bringup, tmp_path: Path) -> None:
+    """One error instead of one for each matrix; the files of one rank are a checkpoint."""
+    source = save(tmp_path / "source", *models.llama())
+    for size, code in ((2, 1), (1, 0)):
+        folder = tmp_path / f"of-{size}"
+        done = bringup("convert", "--checkpoint", source, "--to", "graph", "--tp", size, "-o", folder)
+        assert done.exit_code == 0, done.output
+        result = bringup("check", "--checkpoint", folder)
+        assert result.exit_code == code, result.output
+    result = bringup("check", "--checkpoint", tmp_path / "of-2")
+    assert "has the files of 2 ranks in the form `graph`, whose parts are not joined" in result.output
+    assert result.output.count("error[") == 1
