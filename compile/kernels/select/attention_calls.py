@@ -10,6 +10,8 @@ from bringup.compile.kernels.code.types import power_of_two
 from bringup.compile.kernels.select.attention_tiles import (
     TENSOR_CORE,
     decode_tiles,
+    fits_early,
+    has_two_loops,
     parts_of,
     prefill_tiles,
     supports_e4m3,
@@ -20,7 +22,6 @@ from bringup.compile.schedule.graph.op_graph import Node, OpGraph
 from bringup.graphs.core.step import BLOCK
 
 WIDE = "float32"
-WIDEST = 256  # maximum channels of keys for which decode fetches a tile early; MLA's 576 do not fit in registers
 NARROW = ("bfloat16", "float16")
 E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
 
@@ -153,6 +154,7 @@ def _prefill(attention: Attention, capability: str) -> KernelCall:
         **{"sinks_H": attention.sinks, "slopes_H": attention.slopes, "selected_NL": attention.chosen},
     }
     sizes = {"N": tokens, "B": attention.step.sequences, "QUERIES": tiles.rows, "KEYS": tiles.keys}
+    sizes |= {"TWICE": has_two_loops(attention.wide, channels, capability)}
     grid = (-(-tokens // tiles.rows), heads, attention.step.sequences + 1)
     constants = attention.constants() | sizes
     return call_of("attention_prefill", parameters, constants, grid, warps=tiles.warps, stages=tiles.stages)
@@ -186,7 +188,8 @@ def _decode(attention: Attention, capability: str, begin: int) -> KernelCall:
     }
     constants = attention.constants() | {
         **{"SPLITS": splits, "WIDTH": power_of_two(splits), "LEAST": tiles.min_tiles},
-        **{"HEADS": tiles.rows, "KEYS": tiles.keys, "KNOWN": attention.is_known and channels <= WIDEST},
+        **{"HEADS": tiles.rows, "KEYS": tiles.keys},
+        "KNOWN": attention.is_known and fits_early(attention.wide, channels, capability),
     }
     grid = (splits, programs, sequences)
     settings = {"warps": tiles.warps, "stages": tiles.stages, "scratch": scratch}

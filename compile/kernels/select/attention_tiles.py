@@ -11,6 +11,7 @@ PROGRAMS = 264  # minimum number of programs of decode if there are enough keys:
 MOST_SPLITS = 32
 SPILLING = ("sm_120",)  # need fewer keys or more warps: with the tiles of others a thread spills 8 to 16 bytes
 LARGE = ("sm_90", "sm_100")  # have shared memory for large tiles, and launches that start early
+EARLY, EARLY_WIDE = 256, 128  # maximum channels of keys for which decode fetches a tile early: in 16 bits, in float32
 TENSOR_CORE = 16  # minimum rows and channels of a product in 16 bits
 LEAST_KEYS = 16  # minimum keys of a product for NVIDIA with Triton 3.6. AMD's shared memory has room for 8 keys of MLA
 
@@ -60,6 +61,16 @@ def _floor(number: int) -> int:
 
 def _least_keys(capability: str) -> int:
     return LEAST_KEYS if is_nvidia(capability) else LEAST_KEYS // 2
+
+
+def fits_early(wide: bool, channels: int, capability: str) -> bool:
+    """Whether a decode launch has registers for the tile of keys that it fetches before it waits."""
+    return channels <= (EARLY_WIDE if wide else EARLY) and capability not in SPILLING
+
+
+def has_two_loops(wide: bool, channels: int, capability: str) -> bool:
+    """Whether prefill has a loop without masks, too: on other architectures, and otherwise, two loops spill."""
+    return capability in LARGE and not wide and not _in_parts(channels)
 
 
 def decode_tiles(wide: bool, channels: int, values: int, heads: int, capability: str) -> Tiles:

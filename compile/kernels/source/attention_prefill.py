@@ -101,13 +101,14 @@ def attention_prefill(
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
     WIDE: tl.constexpr,
+    TWICE: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """Grid [ceil(N / QUERIES), H, B + 1]. A program has QUERIES tokens of a sequence, one head, and tiles of KEYS keys.
 
     The last index of the third axis writes zeros for padding, which starts at token `starts[B]`. The other parameters
-    are those of `attention_decode`. The programs with the most keys start first. Tiles of keys that all queries see
-    are computed without masks, then the others; in float32, where two loops need too many registers, all have masks.
+    are those of `attention_decode`. The programs with the most keys start first. With TWICE, tiles of
+    keys that all queries see are computed without masks, then the others, in a loop of their own.
     """
     let_next_start(EARLY)
     wait_for_last(EARLY)
@@ -157,7 +158,7 @@ def attention_prefill(
     if selected_NL is not None:
         chosen = selected_NL + token.to(tl.int64)[:, None] * LENGTH
     masked = begin // KEYS * KEYS
-    if WINDOW is None and RING is None and selected_NL is None and not WIDE:
+    if TWICE and WINDOW is None and RING is None and selected_NL is None:
         lowest = tl.min(tl.where(is_token, position, 2147483647), 0)
         masked = tl.minimum(lowest + 1, end) // KEYS * KEYS
         for start in range(0, masked, KEYS):
