@@ -116,12 +116,12 @@ def stack_of(kernels: dict[str, Kernel]) -> dict[str, int]:
 
 @pytest.mark.slow
 def test_tiles_for_sm_120_do_not_spill():
-    """The configurations with tiles of their own there: with those of sm_100 two of them spill."""
+    """The configurations with tiles of their own there: with those of sm_100 one of them spills."""
     own, others = ({f"{dtype} {what} {kernel.stem}": kernel for what, dtype, kernel in configurations(capability)}
                    for capability in ("sm_120", "sm_100"))  # fmt: skip
     changed = [name for name, kernel in own.items() if kernel != others[name]]
     assert set(stack_of({name: own[name] for name in changed}).values()) == {0}
-    assert sum(stack > 0 for stack in stack_of({name: others[name] for name in changed}).values()) == 2
+    assert sum(stack > 0 for stack in stack_of({name: others[name] for name in changed}).values()) == 1
 
 
 @pytest.mark.slow
