@@ -69,7 +69,7 @@ def fits_early(wide: bool, channels: int, capability: str) -> bool:
 
 
 def has_two_loops(wide: bool, channels: int, capability: str) -> bool:
-    """Whether prefill has a loop without masks, too: on other architectures, and otherwise, two loops spill."""
+    """Whether prefill has a loop without masks, too. In the other cases some kernels with two loops spill."""
     return capability in LARGE and not wide and not _in_parts(channels)
 
 
