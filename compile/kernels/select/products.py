@@ -196,5 +196,6 @@ def _tiles(given: Input, epilogue: Epilogue, dtype: str, capability: str) -> Til
     if given.rows == 1:
         lanes = epilogue.lanes * max(1, given.batch)
         return gemv(lanes, channels, dtype, accumulators, given.norm is not None)
-    widest = WIDEST_ON_HOPPER if capability == "sm_90" else WIDEST
+    wide = capability == "sm_90" and not given.batch  # the epilogue of gpt-oss's experts spills in a wide tile
+    widest = WIDEST_ON_HOPPER if wide else WIDEST
     return tile(given.rows, epilogue.lanes, channels, dtype, accumulators, epilogue.share, widest)
