@@ -13,7 +13,7 @@ from bringup.compile.kernels.code.writer import POINTER_LIMIT, Code, NotTaken, V
 from bringup.compile.kernels.select.heads import has_heads, write_heads
 from bringup.compile.kernels.select.operands import Factor, Input, input_of, weight_of
 from bringup.compile.kernels.select.outputs import is_rounding, write_elements, write_rounded
-from bringup.compile.kernels.select.tiles import TALLEST, WIDEST, WIDEST_ON_HOPPER, Tiles, gemv, tile
+from bringup.compile.kernels.select.tiles import TALLEST, Tiles, gemv, tile
 from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View
 from bringup.compile.schedule.graph.roles import products
 
@@ -42,12 +42,12 @@ def product(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, 
     if not 1 <= len(found) <= 2 or any(node.short not in ("linear", "expert_linear") for node in found):
         return None
     try:
-        return (_call(graph, group, found, capability),)
+        return (_call(graph, group, found),)
     except NotTaken:
         return None
 
 
-def _call(graph: OpGraph, group: Group, found: list[Node], capability: str) -> KernelCall:
+def _call(graph: OpGraph, group: Group, found: list[Node]) -> KernelCall:
     given = input_of(graph, group, found)
     factors = [weight_of(graph, node) for node in found]
     dtypes = {graph.buffers[view.buffer].dtype for view in (given.x, *(factor.weight for factor in factors))}
@@ -55,8 +55,7 @@ def _call(graph: OpGraph, group: Group, found: list[Node], capability: str) -> K
     if len(dtypes) != 1 or not dtypes <= set(DTYPES) or any(graph.buffers[n.outputs[0]].shape != shape for n in found):
         raise NotTaken
     code = Code(graph, group, FORMULAS, {"row": "live", "lane": "live"})
-    epilogue = epilogue_of(code, given, factors)
-    return _launch(graph, code, given, epilogue, _tiles(given, epilogue, dtypes.pop(), capability))
+    return _launch(graph, code, given, epilogue_of(code, given, factors))
 
 
 def epilogue_of(code: Code, given: Input, factors: Sequence[Factor], *, rounds: bool = False) -> Epilogue:
@@ -128,10 +127,11 @@ def epilogue_text(code: Code) -> str:
     return "\n    ".join([head, *code.lines]) + "\n"
 
 
-def _launch(graph: OpGraph, code: Code, given: Input, epilogue: Epilogue, sizes: Tiles) -> KernelCall:
+def _launch(graph: OpGraph, code: Code, given: Input, epilogue: Epilogue) -> KernelCall:
     first, dtype = epilogue.factors[0], graph.buffers[given.x.buffer].dtype
     pair = len(epilogue.factors) == 2
     channels = given.x.shape[-1]
+    sizes = _tiles(given, epilogue, channels, dtype)
     parameters: list[tuple[str, Operand]] = []
     constants: dict[str, Constant] = {name: None for name in NAMES[len(code.parameters) :]}
 
@@ -191,11 +191,9 @@ def _known(graph: OpGraph, given: Input, epilogue: Epilogue) -> bool:
     return constant and all(factor.expert is None for factor in epilogue.factors)
 
 
-def _tiles(given: Input, epilogue: Epilogue, dtype: str, capability: str) -> Tiles:
-    accumulators, channels = len(epilogue.factors), given.x.shape[-1]
+def _tiles(given: Input, epilogue: Epilogue, channels: int, dtype: str) -> Tiles:
+    accumulators = len(epilogue.factors)
     if given.rows == 1:
         lanes = epilogue.lanes * max(1, given.batch)
         return gemv(lanes, channels, dtype, accumulators, given.norm is not None)
-    wide = capability == "sm_90" and not given.batch  # the epilogue of gpt-oss's experts spills in a wide tile
-    widest = WIDEST_ON_HOPPER if wide else WIDEST
-    return tile(given.rows, epilogue.lanes, channels, dtype, accumulators, epilogue.share, widest)
+    return tile(given.rows, epilogue.lanes, channels, dtype, accumulators, epilogue.share)

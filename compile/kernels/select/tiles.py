@@ -12,10 +12,6 @@ LOADS = 8  # outstanding loads of weights of a thread
 MOST_SUMS = 8 * 32 * 64  # maximum accumulators of a tile: 64 for each thread of eight warps
 NARROWEST = 16  # minimum rows and lanes of a tile with matrix instructions
 TALLEST = 128  # maximum rows of a tile
-WIDEST = 128  # maximum lanes of a tile, those of two matrices together
-# Hopper's instructions multiply 256 lanes at a time. At the full rate of an H200, a product in tiles of 128 by 128
-# would read 12 TB/s from the L2 cache, in tiles of 128 by 256 it reads 9 TB/s.
-WIDEST_ON_HOPPER = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +57,7 @@ def gemv(lanes: int, channels: int, dtype: str, accumulators: int, norm: bool) -
     return Tiles(1, each, widest, 8 if widest >= 8 * warp else 4, together=4 if channels > longest else 1)
 
 
-def tile(
-    rows: int, lanes: int, channels: int, dtype: str, accumulators: int, share: int, widest: int = WIDEST
-) -> Tiles:
+def tile(rows: int, lanes: int, channels: int, dtype: str, accumulators: int, share: int) -> Tiles:
     """The tile of a product with several rows, by matrix instructions; float32 by scalar products, in small tiles.
 
     The width of a tile is the largest that still gives each multiprocessor one program, or two if the weights are most
@@ -72,7 +66,7 @@ def tile(
     """
     small = size_of(dtype) == 4
     height = max(NARROWEST, min(power_of_two(rows), 32 if small else TALLEST))
-    width, across = (32 if small else widest) // accumulators, -(-rows // height)
+    width, across = (32 if small else 128) // accumulators, -(-rows // height)
     wanted = PROCESSORS if rows > 64 else 2 * PROCESSORS
     while width > NARROWEST and across * -(-lanes // width) < wanted:
         width //= 2
