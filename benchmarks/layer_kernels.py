@@ -98,6 +98,6 @@ def every_kernel(model: Model, capability: str, context: int, tokens: int, seque
         entries = list(schedule.entries)
     used = {launch.graph.name: launch.graph for name in entries for launch in schedule.launches(name)}
     calls = [calls_of(graph, group, capability) for graph in used.values() for group in graph.groups]
-    drawn = sampling_of(schedule, program.interface)
-    calls += [tuple(drawn[name]) for name in entries if name in drawn]
+    drawn = sampling_of(schedule, program.interface, capability)
+    calls += [tuple(drawn[name].every_call()) for name in entries if name in drawn]
     yield from dict.fromkeys(call.kernel for each in calls for call in each or ())

@@ -125,32 +125,44 @@ def test_a_draft_draws_nothing(gpu_bundle) -> None:
     assert isinstance(executor, GpuExecutor)
     interface, hidden = executor._interface, TensorSpec(name="hidden", shape=(1, 8), dtype="float32")
     entries = tuple(replace(entry, inputs=(hidden,)) for entry in interface.entries)
-    assert set(sampling_of(executor._schedule, interface)) == {"decode"}
-    assert not sampling_of(executor._schedule, replace(interface, entries=entries))
+    assert set(sampling_of(executor._schedule, interface, "sm_90")) == {"decode"}
+    assert not sampling_of(executor._schedule, replace(interface, entries=entries), "sm_90")
 
 
 def test_a_damaged_plan(gpu_bundle, tmp_path) -> None:
-    """Calls of an entry that draws nothing, of memory that the logits do not have, and of a kernel without `top_k`."""
+    """Calls of an entry that draws nothing, of memory that is not there, without `top_k`, and of earlier versions."""
     for number, name in enumerate(("prefill_32", "decode")):
 
         def change(plan: dict, name: str = name) -> None:
-            calls = plan["sampling"]["decode"]
-            calls[0]["arguments"][0] = ["logits", 10**6]
-            plan["sampling"] = {name: calls}
+            drawing = plan["sampling"]["decode"]
+            drawing["after"][0]["arguments"][0] = ["logits", 10**6]
+            plan["sampling"] = {name: drawing}
 
         with pytest.raises(BringupError, match=r"BU603.*kernels.json"):
             load(damaged(gpu_bundle, tmp_path / str(number), change), "emulate")
 
-    def earlier(plan: dict) -> None:
-        call = plan["sampling"]["decode"][1]
+    def without(plan: dict) -> None:
+        (call,) = plan["sampling"]["decode"]["after"]
         at = call["arguments"].index(["top_k", 0])
         for values in (call["arguments"], plan["kernels"][call["kernel"]]["types"]):
             del values[at]
 
-    folder = damaged(gpu_bundle, tmp_path / "earlier", earlier)
-    for read in (lambda: load(folder, "emulate"), lambda: trial_of(folder)):
-        with pytest.raises(BringupError, match=r"BU603.*samples tokens of `decode` without `top_k`, as earlier"):
-            read()
+    def of_another(plan: dict) -> None:
+        plan["sampling"]["decode"]["last"][0]["arguments"][0] = ["logits", 0]
+
+    def earlier(plan: dict) -> None:
+        plan["sampling"]["decode"] = plan["sampling"]["decode"]["after"]
+
+    said = {
+        without: "samples tokens of `decode` without `top_k`, as earlier versions did",
+        of_another: "reads `logits` [+] 0, which is not in a buffer of `decode`",
+        earlier: "the sampling of `decode`: it has no calls of the last launch, as in earlier versions",
+    }
+    for change, words in said.items():
+        folder = damaged(gpu_bundle, tmp_path / change.__name__, change)
+        for read in (lambda folder=folder: load(folder, "emulate"), lambda folder=folder: trial_of(folder)):
+            with pytest.raises(BringupError, match=rf"BU603.*{words}"):
+                read()
 
 
 def requests(batch: Batch) -> dict[int, list[int]]:
