@@ -41,7 +41,7 @@ def sampling_of(schedule: Schedule, interface: Interface, capability: str) -> Sa
             head = last_launch(schedule, entry.name)
             last = head_calls_of(head.graph, head.group, capability, logits.name) or ()
             sizes = logits.dtype, entry.num_sequences, logits.shape[-1], interface.max_blocks
-            found[entry.name] = Drawing(last, sampling_calls(*sizes, kept=bool(last)))
+            found[entry.name] = Drawing(last, sampling_calls(*sizes, filled=bool(last)))
     return found
 
 

@@ -43,7 +43,7 @@ def drawn(
     last, plain = head_calls_of(graph, group, card, result), calls_of(graph, group, card)
     assert last
     assert plain
-    calls = [*last, *sampling_calls(logits.dtype, rows, vocab, 1, kept=True)]
+    calls = [*last, *sampling_calls(logits.dtype, rows, vocab, 1, filled=True)]
     compiled = compile_kernels([call.kernel for call in (*calls, *plain)], card, default_store())
     fields = {name: np.ones(rows, np.int64) for name in ADVANCED}
     given = {**f.started(), **settings_of(draws, rows), **fields, DRAWN: np.zeros(rows, np.int64)}
@@ -200,7 +200,7 @@ def test_slots_of_most_sequences() -> None:
 
 def test_settings_and_fields_are_fetched_before_the_wait() -> None:
     """Four settings, three fields and the row of the block table. Slots and logits are read after it."""
-    (call,) = sampling_calls("float32", 1, 300, 4, kept=True)
+    (call,) = sampling_calls("float32", 1, 300, 4, filled=True)
     text = compile_kernels([call.kernel], "sm_90", default_store())[call.kernel].assembly
     before, wait, after = text.partition("griddepcontrol.wait")
     assert wait

@@ -51,12 +51,12 @@ def slots_of(sequences: int) -> tuple[Pointer, int]:
 
 
 def sampling_calls(
-    dtype: str, sequences: int, vocab: int, max_blocks: int, *, kept: bool = False
+    dtype: str, sequences: int, vocab: int, max_blocks: int, *, filled: bool = False
 ) -> tuple[KernelCall, ...]:
     """For logits [sequences, vocab], dense, of a decode entry whose block table has `max_blocks` columns.
 
     The buffers are `logits`, `drawn` (int64, the tokens), those of `SETTINGS`, and the `ADVANCED` fields of the step.
-    `kept`: the launch that computes the logits fills the slots, so no call does. At most MOST_SEQUENCES.
+    `filled`: the launch that computes the logits fills the slots, so no call does. At most MOST_SEQUENCES.
     """
     best, end = slots_of(sequences)
     logits: tuple[str, Operand] = (POINTERS[dtype], Pointer(LOGITS))
@@ -72,4 +72,4 @@ def sampling_calls(
     warps = 16 if vocab > WIDE else max(4, block // 256)
     found, arguments = kernel("draw", [logits, slots, *settings, *fields], constants, num_warps=warps)
     drawn = KernelCall(kernel=found, grid=(sequences, 1, 1), arguments=arguments, scratch=end)
-    return (drawn,) if kept else (first, drawn)
+    return (drawn,) if filled else (first, drawn)

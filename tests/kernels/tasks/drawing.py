@@ -39,7 +39,7 @@ def head(rows: int, vocab: int, dtype: str) -> Task:
     graph = f.graph("out")
     last = head_calls_of(graph, graph.groups[0], "sm_80", "out")
     assert last
-    (after,) = sampling_calls(dtype, rows, vocab, 1, kept=True)
+    (after,) = sampling_calls(dtype, rows, vocab, 1, filled=True)
     arguments = (Pointer("out") if each == Pointer(LOGITS) else each for each in after.arguments)
     calls = (*last, replace(after, arguments=tuple(arguments)))
     return _drawn(graph.buffers, f.arrays, tuple(f.nodes), calls, [Draw(0.0, 1.0, 0.0)] * rows)
