@@ -73,13 +73,16 @@ MODELS = (
 
 def kernels_of(model: Model, capability: str, context: int, tokens: int) -> Iterator[Kernel]:
     """The different kernels of decode and of a prefill of so many tokens, of `STEMS`."""
-    yield from (kernel for kernel in every_kernel(model, capability, context, tokens) if kernel.stem in STEMS)
+    found = every_kernel(model, capability, context, tokens, draws=False)
+    yield from (kernel for kernel in found if kernel.stem in STEMS)
 
 
-def every_kernel(model: Model, capability: str, context: int, tokens: int, sequences: int = 1) -> Iterator[Kernel]:
+def every_kernel(
+    model: Model, capability: str, context: int, tokens: int, sequences: int = 1, *, draws: bool = True
+) -> Iterator[Kernel]:
     """The different kernels of a program for one sequence: of decode, a prefill of so many tokens, and of sampling.
 
-    For more sequences: those of the decode of all of them only.
+    For more sequences: those of the decode of all of them only. Without `draws`, none that only sampling has.
     """
     from transformers import AutoConfig
 
@@ -98,6 +101,6 @@ def every_kernel(model: Model, capability: str, context: int, tokens: int, seque
         entries = list(schedule.entries)
     used = {launch.graph.name: launch.graph for name in entries for launch in schedule.launches(name)}
     calls = [calls_of(graph, group, capability) for graph in used.values() for group in graph.groups]
-    drawn = sampling_of(schedule, program.interface)
-    calls += [tuple(drawn[name]) for name in entries if name in drawn]
+    drawn = sampling_of(schedule, program.interface, capability)
+    calls += [tuple(drawn[name].every_call()) for name in entries if draws and name in drawn]
     yield from dict.fromkeys(call.kernel for each in calls for call in each or ())

@@ -60,7 +60,8 @@ class Bringup(Contender):
         assert isinstance(executor, GpuExecutor)
         launches = list(executor._schedule.launches(entry))
         cost = total(cost_of(launch.graph, launch.group, keys) for launch in launches)
-        sampling = len(executor._plan.sampling.get(entry, ()))
+        drawing = executor._plan.sampling.get(entry)
+        sampling = len(drawing.after) if drawing else 0
         moved = {"read": cost.nbytes - cost.written, "written": cost.written}
         return {**moved, "flops": cost.flops, "launches": len(launches) + sampling}
 

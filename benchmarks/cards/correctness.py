@@ -89,7 +89,7 @@ def _of_model(
         session.reset()
         prompt, more = tokens[: sizes.prompt], tokens[sizes.prompt :]
         logits = [session.prefill(prompt)[-1], *(session.decode(token) for token in more)]
-        yield {"what": tables.SAMPLED, "kernels": "largest + draw", **_sampled(session, prompt)}
+        yield {"what": tables.SAMPLED, "kernels": "draw", **_sampled(session, prompt)}
     wanted = _transformers(folder / "checkpoint", tokens)[sizes.prompt - 1 :]
     error, limit = float(np.abs(np.stack(logits) - wanted).max() / np.abs(wanted).max()), LOGITS[dtype]
     yield {"what": tables.LOGITS, "kernels": "all", "error": error, "limit": limit, "ok": error <= limit}

@@ -204,19 +204,17 @@ class GpuExecutor:
         """Adds a step to the stream. Its tokens are stored in the slot `slot`."""
         if kind in ("logits", "draw"):
             ready.staging.copy_in(self._driver, self._stream)
-        draws = ready.draws if kind != "logits" else None
+        draws, starts = (ready.draws, ready.draw_starts[slot]) if kind != "logits" else (None, ready.starts)
         if draws is not None and kind != "repeat":
             draws.copy_in(self._driver, self._stream)
         if profile is not None:
             profile.begin(self._driver, self._stream, ready.entry.name)
-        starts = [(start, start.nbytes) for start in ready.starts]
-        if draws is not None:
-            starts += [(start, draws.read_by(start.function.name, start.nbytes)) for start in ready.draw_starts[slot]]
-        for number, (start, nbytes) in enumerate(starts):
+        for number, start in enumerate(starts):
             early = number > 0 and profile is None  # only after a kernel, not after a copy or an event
             self._driver.launch(start.function, start.grid, start.arguments, self._stream, early=early)
             if profile is not None:
-                profile.mark(self._driver, self._stream, start.label, start.function.name, start.grid, nbytes)
+                moved = ready.moved_by(start)
+                profile.mark(self._driver, self._stream, start.label, start.function.name, start.grid, moved)
         for array, address in ready.outputs.values():
             if array.nbytes and draws is None:
                 self._driver.copy_out(array.reshape(-1).view(np.uint8), address, self._stream)
@@ -235,11 +233,8 @@ class GpuExecutor:
 
     def _ready(self, entry: Entry) -> Ready:
         staging = Staging(self._driver, fields_of(entry, self._interface), f"the step of {entry.name}")
-        starts = [
-            self._start(launch, call, entry.name, staging)
-            for launch, calls in self._launches(entry.name)
-            for call in calls
-        ]
+        launches = [(launch, call) for launch, calls in self._launches(entry.name) for call in calls]
+        starts = [self._start(launch, call, entry.name, staging) for launch, call in launches]
         plan = self._schedule.entries[entry.name]
         outputs: dict[str, tuple[np.ndarray, Address]] = {}
         for name, (number, buffer) in plan.outputs.items():
@@ -248,12 +243,16 @@ class GpuExecutor:
             host = self._driver.pinned(found.nbytes).view(dtype_of(found.dtype)).reshape(found.shape)
             outputs[name] = host, self._arena + call.places[buffer]
         ready = Ready(entry, staging, starts, outputs)
-        if calls := self._plan.sampling.get(entry.name):
+        if drawing := self._plan.sampling.get(entry.name):
             ready.draws = Draws(self._driver, entry.num_sequences, entry.name)
             logits, address = outputs["logits"]
+            head = launches[-1][0]
+            last = [self._start(head, call, entry.name, staging) for call in drawing.last]
+            replaced = sum(launch is head for launch, _ in launches) if last else 0
             for slot in range(SLOTS):
                 places = {**ready.draws.places(staging, address, slot), SCRATCH: self._scratch}
-                ready.draw_starts.append([self._draw_start(call, places, logits.nbytes) for call in calls])
+                after = [self._draw_start(call, places, logits.nbytes) for call in drawing.after]
+                ready.draw_starts.append([*starts[: len(starts) - replaced], *last, *after])
         return ready
 
     def _draw_start(self, call: KernelCall, places: Mapping[str, Address], nbytes: int) -> Start:

@@ -14,11 +14,16 @@ from bringup.compile.gpu.plan_fields import MOST_SCRATCH, field_problems, number
 from bringup.compile.kernels.architectures import is_nvidia
 from bringup.compile.kernels.call import SCRATCH, Kernel, KernelCall, Operand, Pointer
 from bringup.compile.kernels.compiled import Compiled, kernel_from_json, kernel_to_json
+from bringup.compile.kernels.select.sampling import Drawing
 from bringup.compile.schedule.graph.op_graph import OpGraph
 from bringup.system.atomic import write_file
 
 FILE = "kernels.json"
 WAIT = "griddepcontrol.wait"  # PTX ISA: waits until the grids that this one depends on have ended
+DRAWING = ("last", "after")  # the fields of `Drawing`
+# The fields of `PlannedKernel` that are numbers and texts.
+_PLAIN = ("digest", "ptx_digest", "name", "num_warps", "warp_size", "shared", "global_scratch_size",
+          "global_scratch_align", "waits")  # fmt: skip
 _TEXT = re.compile(r"^\.version (\d+)\.(\d+)\n\.target (\w+)", re.MULTILINE)
 Calls = Mapping[str, Sequence[Sequence[KernelCall]]]  # by function: the calls of each of its groups
 
@@ -80,8 +85,8 @@ class KernelPlan:
 
     `target` is the architecture that the PTX names: kernels for `sm_90a` run only on compute capability 9.0, those for
     `sm_80` on 8.0 and later minor versions of 8. `ptx_version` is the newest version of any PTX. AMD's kernels have no
-    PTX: their `target` is the architecture, and their version is (0, 0). `sampling` has the calls that sample tokens
-    after a decode entry point, by the name of the entry point.
+    PTX: their `target` is the architecture, and their version is (0, 0). `sampling` has the calls of a step of a decode
+    entry point that samples tokens, by the name of the entry point.
     """
 
     capability: str
@@ -89,7 +94,7 @@ class KernelPlan:
     ptx_version: tuple[int, int]
     kernels: Mapping[Kernel, PlannedKernel]
     calls: Calls
-    sampling: Mapping[str, Sequence[KernelCall]] = field(default_factory=dict[str, Sequence[KernelCall]])
+    sampling: Mapping[str, Drawing] = field(default_factory=dict[str, Drawing])
 
     @property
     def scratch(self) -> int:
@@ -112,15 +117,15 @@ class KernelPlan:
         for groups in self.calls.values():
             for calls in groups:
                 yield from calls
-        for calls in self.sampling.values():
-            yield from calls
+        for drawing in self.sampling.values():
+            yield from drawing.every_call()
 
 
 def planned(
     capability: str,
     calls: Calls,
     compiled: Mapping[Kernel, Compiled],
-    sampling: Mapping[str, Sequence[KernelCall]] | None = None,
+    sampling: Mapping[str, Drawing] | None = None,
 ) -> KernelPlan:
     """The plan of `calls` and `sampling`; `compiled` has all their kernels. `capability`: the architecture."""
     digests = {kernel: hashlib.sha256(each.binary).hexdigest() for kernel, each in compiled.items()}
@@ -186,7 +191,7 @@ def plan_to_json(plan: KernelPlan) -> dict[str, Any]:
     kernels = list(plan.kernels.values())
     numbers = {each.kernel: number for number, each in enumerate(kernels)}
     calls = {
-        name: [[_call_to_json(call, numbers[call.kernel]) for call in group] for group in groups]
+        name: [[_call_to_json(call, numbers) for call in group] for group in groups]
         for name, groups in plan.calls.items()
     }
     return {
@@ -196,7 +201,8 @@ def plan_to_json(plan: KernelPlan) -> dict[str, Any]:
         "kernels": [_kernel_to_json(each) for each in kernels],
         "calls": calls,
         "sampling": {
-            name: [_call_to_json(call, numbers[call.kernel]) for call in found] for name, found in plan.sampling.items()
+            name: {part: [_call_to_json(call, numbers) for call in getattr(drawing, part)] for part in DRAWING}
+            for name, drawing in plan.sampling.items()
         },
     }
 
@@ -208,6 +214,10 @@ def plan_from_json(data: Mapping[str, Any]) -> KernelPlan:
         name: tuple(tuple(_call_from_json(item, kernels) for item in group) for group in groups)
         for name, groups in data["calls"].items()
     }
+    sampling = {
+        name: Drawing(*(tuple(_call_from_json(item, kernels) for item in drawing[part]) for part in DRAWING))
+        for name, drawing in data["sampling"].items()
+    }
     major, minor = data["ptx_version"]
     return KernelPlan(
         capability=str(data["capability"]),
@@ -215,36 +225,23 @@ def plan_from_json(data: Mapping[str, Any]) -> KernelPlan:
         ptx_version=(int(major), int(minor)),
         kernels={each.kernel: each for each in kernels},
         calls=calls,
-        sampling={name: tuple(_call_from_json(c, kernels) for c in found) for name, found in data["sampling"].items()},
+        sampling=sampling,
     )
 
 
 def _kernel_to_json(each: PlannedKernel) -> dict[str, Any]:
-    names = ("digest", "ptx_digest", "name", "num_warps", "warp_size", "shared", "global_scratch_size",
-             "global_scratch_align", "waits")  # fmt: skip
-    plain = {name: getattr(each, name) for name in names}
+    plain = {name: getattr(each, name) for name in _PLAIN}
     return plain | {"types": list(each.types), "kernel": kernel_to_json(each.kernel)}
 
 
 def _kernel_from_json(fields: Mapping[str, Any]) -> PlannedKernel:
-    return PlannedKernel(
-        kernel=kernel_from_json(fields["kernel"]),
-        digest=fields["digest"],
-        ptx_digest=fields["ptx_digest"],
-        name=fields["name"],
-        types=tuple(fields["types"]),
-        num_warps=fields["num_warps"],
-        warp_size=fields["warp_size"],
-        shared=fields["shared"],
-        global_scratch_size=fields["global_scratch_size"],
-        global_scratch_align=fields["global_scratch_align"],
-        waits=fields["waits"],
-    )
+    plain = {name: fields[name] for name in _PLAIN}
+    return PlannedKernel(kernel=kernel_from_json(fields["kernel"]), types=tuple(fields["types"]), **plain)
 
 
-def _call_to_json(call: KernelCall, number: int) -> dict[str, Any]:
+def _call_to_json(call: KernelCall, numbers: Mapping[Kernel, int]) -> dict[str, Any]:
     arguments = [[each.buffer, each.offset] if isinstance(each, Pointer) else each for each in call.arguments]
-    return {"kernel": number, "grid": list(call.grid), "arguments": arguments, "scratch": call.scratch}
+    return {"kernel": numbers[call.kernel], "grid": list(call.grid), "arguments": arguments, "scratch": call.scratch}
 
 
 def _call_from_json(fields: Mapping[str, Any], kernels: Sequence[PlannedKernel]) -> KernelCall:

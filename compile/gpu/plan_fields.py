@@ -36,9 +36,8 @@ def field_problems(data: Mapping[str, Any]) -> Iterator[str]:
     for function, groups in data["calls"].items():
         for call in (call for group in groups for call in group):
             yield from (f"a call of `{function}`: {problem}" for problem in _of_call(call, data["kernels"]))
-    for entry, calls in data["sampling"].items():
-        for call in calls:
-            yield from (f"the sampling of `{entry}`: {problem}" for problem in _of_call(call, data["kernels"]))
+    for entry, drawing in data["sampling"].items():
+        yield from (f"the sampling of `{entry}`: {problem}" for problem in _of_drawing(drawing, data["kernels"]))
 
 
 def number_problem(type_: str, value: float) -> str:
@@ -48,6 +47,14 @@ def number_problem(type_: str, value: float) -> str:
     except (ValueError, OverflowError, struct.error) as error:
         return str(error)
     return ""
+
+
+def _of_drawing(drawing: Any, kernels: Sequence[Any]) -> Iterator[str]:
+    if isinstance(drawing, list):
+        yield "it has no calls of the last launch, as in earlier versions"
+        return
+    for call in (*drawing["last"], *drawing["after"]):
+        yield from _of_call(call, kernels)
 
 
 def _of_call(call: Mapping[str, Any], kernels: Sequence[Any]) -> Iterator[str]:

@@ -40,7 +40,8 @@ class Flight:
 class Ready:
     """An entry point on the device. `outputs`: host array and device address, by name.
 
-    `draw_starts` sample tokens from its logits with the settings of `draws`, and store them in the slot of their index.
+    `starts` are the launches of a step that returns its outputs. `draw_starts` are those of a step that samples tokens
+    with the settings of `draws`, and stores them in the slot of their index.
     `can_continue`: the fields on the device are those of the step after the latest one. `ahead` is the step after the
     latest one, if it has been started in advance. `graphs` are by the kind of a step and the slot of its tokens;
     `events` are by slot.
@@ -56,3 +57,7 @@ class Ready:
     ahead: Flight | None = None
     graphs: dict[tuple[Kind, int], Graph] = field(default_factory=dict[tuple[Kind, int], Graph])
     events: list[Event] = field(default_factory=list[Event])
+
+    def moved_by(self, start: Start) -> int:
+        """Bytes that a launch moves, with the sampling settings of the step."""
+        return self.draws.moved_by(start.function.name, start.nbytes) if self.draws else start.nbytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -11,47 +11,67 @@ from bringup.compile.gpu.driver.driver import Address, Driver, Stream
 from bringup.compile.gpu.kernel_plan import FILE, KernelPlan, call_problems
 from bringup.compile.gpu.staging import Staging
 from bringup.compile.kernels.call import KernelCall, Pointer
-from bringup.compile.kernels.select.sampling import ADVANCED, DRAWN, LOGITS, SETTINGS, sampling_calls
+from bringup.compile.kernels.select.registry import head_calls_of
+from bringup.compile.kernels.select.sampling import (
+    ADVANCED,
+    DRAWN,
+    LOGITS,
+    MOST_SEQUENCES,
+    SETTINGS,
+    Drawing,
+    sampling_calls,
+)
 from bringup.compile.program.program import Draw, Entry, Interface, TensorSpec
 from bringup.compile.program.shares import nucleus_of, uniform_of
 from bringup.compile.schedule.graph.op_graph import Buffer
-from bringup.compile.schedule.schedule import Schedule
+from bringup.compile.schedule.schedule import Launch, Schedule
 
-Sampling = Mapping[str, Sequence[KernelCall]]  # by decode entry point
+Sampling = Mapping[str, Drawing]  # by decode entry point
 MOST = np.iinfo(np.int64).max  # of `top_k`: more than any vocabulary has
 SLOTS = 2  # of tokens: those of a step, and of the step that was started before they are read
 COLDEST, HOTTEST = np.finfo(np.float32).max, 1e-30  # of log2(e) / temperature: 0 is greedy, infinity times 0 is NaN
 
 
-def sampling_of(schedule: Schedule, interface: Interface) -> Sampling:
+def sampling_of(schedule: Schedule, interface: Interface, capability: str) -> Sampling:
     """The calls that draw tokens, of every decode entry point that takes tokens and gives logits, nothing else."""
-    found: dict[str, Sequence[KernelCall]] = {}
+    found: dict[str, Drawing] = {}
     for entry in interface.entries:
         logits = _logits_of(schedule, entry)
-        if logits is not None:
-            found[entry.name] = sampling_calls(
-                logits.dtype, entry.num_sequences, logits.shape[-1], interface.max_blocks
-            )
+        if logits is not None and entry.num_sequences <= MOST_SEQUENCES:
+            head = last_launch(schedule, entry.name)
+            last = head_calls_of(head.graph, head.group, capability, logits.name) or ()
+            sizes = logits.dtype, entry.num_sequences, logits.shape[-1], interface.max_blocks
+            found[entry.name] = Drawing(last, sampling_calls(*sizes, filled=bool(last)))
     return found
+
+
+def last_launch(schedule: Schedule, entry: str) -> Launch:
+    """The last launch of an entry point: that of the logits, if they are all that it returns."""
+    return list(schedule.launches(entry))[-1]
 
 
 def check_calls(plan: KernelPlan, schedule: Schedule, interface: Interface) -> None:
     """Raises ValueError where calls that draw tokens do not fit the entry points that they follow."""
     entries = {entry.name: entry for entry in interface.entries}
-    for name, calls in plan.sampling.items():
+    for name, drawing in plan.sampling.items():
         logits = _logits_of(schedule, entries[name]) if name in entries else None
         if logits is None:
             raise ValueError(f"`{FILE}` samples tokens of `{name}`, which returns no logits")
         row = 8 * entries[name].num_sequences  # bytes of a number for each sequence
         sizes = dict.fromkeys((*SETTINGS, *ADVANCED, DRAWN), row) | {LOGITS: logits.nbytes}
         sizes["block_table"] = row * interface.max_blocks
-        used = {each.buffer for call in calls for each in call.arguments if isinstance(each, Pointer)}
+        used = {each.buffer for call in drawing.after for each in call.arguments if isinstance(each, Pointer)}
         if missing := [setting for setting in SETTINGS if setting not in used]:
             message = f"`{FILE}` samples tokens of `{name}` without `{missing[0]}`, as earlier versions did"
             raise ValueError(message)
-        for call in calls:
-            for problem in call_problems(call, sizes, plan.kernels[call.kernel], name):
-                raise ValueError(f"`{FILE}`: {problem}")
+        head = {each.name: each.nbytes for each in last_launch(schedule, name).graph.buffers.values()}
+        for problem in (*_problems(plan, drawing.last, head, name), *_problems(plan, drawing.after, sizes, name)):
+            raise ValueError(f"`{FILE}`: {problem}")
+
+
+def _problems(plan: KernelPlan, calls: Sequence[KernelCall], sizes: Mapping[str, int], entry: str) -> Iterator[str]:
+    for call in calls:
+        yield from call_problems(call, sizes, plan.kernels[call.kernel], entry)
 
 
 def _logits_of(schedule: Schedule, entry: Entry) -> Buffer | None:
@@ -111,10 +131,10 @@ class Draws:
             self._staging.fill(settings_of(draws, self._sequences))
             self._filled = list(draws)
 
-    def read_by(self, kernel: str, logits: int) -> int:
-        """Bytes of logits that one of the kernels reads, of so many: `draw` reads none of a greedy sequence."""
+    def moved_by(self, kernel: str, nbytes: int) -> int:
+        """Bytes that one of the kernels of a step moves, of so many: `draw` reads no logits of a greedy sequence."""
         drawn = sum(bool(draw.temperature) for draw in self._filled or ())
-        return logits * drawn // self._sequences if kernel == "draw" else logits
+        return nbytes * drawn // self._sequences if kernel == "draw" else nbytes
 
     def copy_in(self, driver: Driver, stream: Stream) -> None:
         self._staging.copy_in(driver, stream)

@@ -78,7 +78,7 @@ class GpuTarget(ScheduleTarget):
         from bringup.compile.schedule.codec import schedule_to_json
 
         schedule, calls = self._launches(program, options, dump_dir)
-        sampling = sampling_of(schedule, program.interface)
+        sampling = sampling_of(schedule, program.interface, self.architecture)
         threads = ThreadPoolExecutor(1)
         work = threads.submit(self._compiled, calls, sampling, store.store)
 
@@ -128,7 +128,7 @@ class GpuTarget(ScheduleTarget):
         schedule, calls = self._launches(program, options, dump_dir)
         if phase == "schedule":
             return text_of(schedule, program.interface, devices_of(self.architecture)).encode()
-        compiled = self._compiled(calls, sampling_of(schedule, program.interface), None)
+        compiled = self._compiled(calls, sampling_of(schedule, program.interface, self.architecture), None)
         return "\n".join(_section(kernel, each, phase) for kernel, each in compiled.items()).encode()
 
     def devices(self) -> Sequence[str]:
@@ -157,7 +157,7 @@ class GpuTarget(ScheduleTarget):
         from bringup.compile.kernels.aot import compile_kernels
 
         kernels = [call.kernel for groups in calls.values() for group in groups for call in group]
-        kernels += [call.kernel for found in sampling.values() for call in found]
+        kernels += [call.kernel for drawing in sampling.values() for call in drawing.every_call()]
         return compile_kernels(kernels, self.architecture, store)
 
 

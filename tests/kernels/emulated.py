@@ -27,8 +27,19 @@ class Emulated:
         memory[:COUNTERS] = 0
         self.places[SCRATCH] = self.device.put(memory, name=SCRATCH)
 
-    def run(self, call: KernelCall, compiled: Compiled, *, copies: str = "latest", seed: int | None = None) -> ptx.Run:
-        """One launch with all checks on; no race, no wrong order of blocks, and counters that are zero again."""
+    def run(
+        self,
+        call: KernelCall,
+        compiled: Compiled,
+        *,
+        copies: str = "latest",
+        seed: int | None = None,
+        is_counting: bool = False,
+    ) -> ptx.Run:
+        """One launch with all checks on; no race, no wrong order of blocks, and counters that are zero again.
+
+        `is_counting`: a later launch sets them to zero.
+        """
         kinds = (*call.kernel.types, "*i8", "*i8")
         assert compiled.global_scratch_size == 0
         assert call.scratch <= self.scratch
@@ -40,7 +51,7 @@ class Emulated:
         )
         found = [str(race) for race in run.races if not race.harmless] + [str(each) for each in run.order]
         assert not found, found
-        assert not self.device.read(self.places[SCRATCH], np.uint8, (COUNTERS,)).any()
+        assert self.device.read(self.places[SCRATCH], np.uint8, (COUNTERS,)).any() == is_counting
         return run
 
     def packed(self, kind: str, value: Operand) -> bytes:

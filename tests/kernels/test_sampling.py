@@ -44,7 +44,9 @@ class Drawn:
         compiled = compile_kernels([call.kernel for call in calls], "sm_90", default_store())
         given = {LOGITS: logits, DRAWN: np.zeros(sequences, np.int64), **settings_of(draws, sequences), **self.fields}
         machine = Emulated(given, max(call.scratch for call in calls))
-        self.runs: list[ptx.Run] = [machine.run(call, compiled[call.kernel]) for call in calls]
+        self.runs: list[ptx.Run] = [
+            machine.run(call, compiled[call.kernel], is_counting=call is not calls[-1]) for call in calls
+        ]
         self.tokens = machine.read(DRAWN).tolist()
         self.advanced = {name: machine.read(name) for name in ADVANCED}
 

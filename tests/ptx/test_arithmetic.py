@@ -173,6 +173,16 @@ def test_wide_products():
         assert (apply(f"mul.wide.{kind}32 %d, %x0, %x1;", "u8", a, b) == (view[0] * view[1]) % (1 << 64)).all()
 
 
+@pytest.mark.parametrize("kind", ["u", "s"])
+@pytest.mark.parametrize("number", [-(1 << 31), -1, 0xFFFFFFFF, 7])
+def test_wide_products_with_a_constant(kind: str, number: int):
+    """A constant has the 32 bits of the factor: `mul.wide.u32` by -2147483648 multiplies by 2^31."""
+    factor = number % (1 << 32) - (1 << 32 if kind == "s" and number % (1 << 32) >> 31 else 0)
+    words = WORDS.astype("u4")
+    expected = words.view("i4" if kind == "s" else "u4").astype(object) * factor % (1 << 64)
+    assert (apply(f"mul.wide.{kind}32 %d, %x0, {number};", "u8", words) == expected).all()
+
+
 def test_carries():
     """128 bits from two words of 32: the carry of the lower sum goes into the upper."""
     a, b = pairs(WORDS.astype("u4"))

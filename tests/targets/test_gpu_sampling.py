@@ -10,9 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bringup.compile.gpu import sampling
 from bringup.compile.gpu.executor import GpuExecutor
 from bringup.compile.gpu.sampling import sampling_of
 from bringup.compile.gpu.sizes import fields_of
+from bringup.compile.pipeline import build
 from bringup.compile.program.program import Draw, TensorSpec
 from bringup.compile.runtime.batch import Batch, load_batch
 from bringup.compile.runtime.kernel_trial import trial_of
@@ -20,6 +22,7 @@ from bringup.compile.runtime.request import Request
 from bringup.compile.runtime.session import Session, load
 from bringup.diagnostics import BringupError
 from tests.runtime import exact
+from tests.schedule.models import CONTEXT, PREFILL, job_of
 from tests.serve.inside import EOS, serving, text_of
 from tests.targets.test_gpu_files import damaged
 
@@ -125,32 +128,73 @@ def test_a_draft_draws_nothing(gpu_bundle) -> None:
     assert isinstance(executor, GpuExecutor)
     interface, hidden = executor._interface, TensorSpec(name="hidden", shape=(1, 8), dtype="float32")
     entries = tuple(replace(entry, inputs=(hidden,)) for entry in interface.entries)
-    assert set(sampling_of(executor._schedule, interface)) == {"decode"}
-    assert not sampling_of(executor._schedule, replace(interface, entries=entries))
+    assert set(sampling_of(executor._schedule, interface, "sm_90")) == {"decode"}
+    assert not sampling_of(executor._schedule, replace(interface, entries=entries), "sm_90")
+
+
+def test_a_step_that_draws_has_one_more_launch(gpu_bundle) -> None:
+    """The product of the logits is another kernel than in other steps; all other launches are the same."""
+    session = load(gpu_bundle, "emulate")
+    list(session.generate(PROMPT[:3], max_new_tokens=3))
+    assert isinstance(session.executor, GpuExecutor)
+    ready = session.executor._entries["decode"]
+    for starts in ready.draw_starts:
+        assert [each.label for each in starts] == [*(each.label for each in ready.starts), "sampling: draw"]
+        assert starts[:-2] == ready.starts[:-1]
+        assert starts[-2].function != ready.starts[-1].function
+
+
+def test_logits_of_a_launch_that_keeps_no_largest(tmp_path, monkeypatch) -> None:
+    """As of a graph whose last launch is no product: another launch reads them all."""
+    monkeypatch.setattr(sampling, "head_calls_of", lambda *given: None)
+    settings = {"max_seq_len": CONTEXT, "buckets": (PREFILL,)}
+    bundle = build(job_of("gpt2", tmp_path), out=tmp_path / "b", target="cuda:sm_90", **settings)
+    plan = json.loads((bundle / "kernels.json").read_text("utf-8"))
+    stems = [plan["kernels"][call["kernel"]]["kernel"]["stem"] for call in plan["sampling"]["decode"]["after"]]
+    assert (plan["sampling"]["decode"]["last"], stems) == ([], ["largest", "draw"])
+    session, wanted = load(bundle, "emulate"), load(bundle, "reference")
+    for temperature in (0.0, 0.8):
+        settings = {"max_new_tokens": 4, "temperature": temperature, "top_p": 0.7, "seed": 5}
+        assert list(session.generate(PROMPT, **settings)) == list(wanted.generate(PROMPT, **settings))
+    rows = trial_of(bundle)
+    assert [row.kernels for row in rows if row.group == "sampling"] == ["largest draw"]
+    assert [finding for row in rows for finding in row.seen.findings] == []
 
 
 def test_a_damaged_plan(gpu_bundle, tmp_path) -> None:
-    """Calls of an entry that draws nothing, of memory that the logits do not have, and of a kernel without `top_k`."""
+    """Calls of an entry that draws nothing, of memory that is not there, without `top_k`, and of earlier versions."""
     for number, name in enumerate(("prefill_32", "decode")):
 
         def change(plan: dict, name: str = name) -> None:
-            calls = plan["sampling"]["decode"]
-            calls[0]["arguments"][0] = ["logits", 10**6]
-            plan["sampling"] = {name: calls}
+            drawing = plan["sampling"]["decode"]
+            drawing["after"][0]["arguments"][0] = ["logits", 10**6]
+            plan["sampling"] = {name: drawing}
 
         with pytest.raises(BringupError, match=r"BU603.*kernels.json"):
             load(damaged(gpu_bundle, tmp_path / str(number), change), "emulate")
 
-    def earlier(plan: dict) -> None:
-        call = plan["sampling"]["decode"][1]
+    def without(plan: dict) -> None:
+        (call,) = plan["sampling"]["decode"]["after"]
         at = call["arguments"].index(["top_k", 0])
         for values in (call["arguments"], plan["kernels"][call["kernel"]]["types"]):
             del values[at]
 
-    folder = damaged(gpu_bundle, tmp_path / "earlier", earlier)
-    for read in (lambda: load(folder, "emulate"), lambda: trial_of(folder)):
-        with pytest.raises(BringupError, match=r"BU603.*samples tokens of `decode` without `top_k`, as earlier"):
-            read()
+    def of_another(plan: dict) -> None:
+        plan["sampling"]["decode"]["last"][0]["arguments"][0] = ["logits", 0]
+
+    def earlier(plan: dict) -> None:
+        plan["sampling"]["decode"] = plan["sampling"]["decode"]["after"]
+
+    said = {
+        without: "samples tokens of `decode` without `top_k`, as earlier versions did",
+        of_another: "reads `logits` [+] 0, which is not in a buffer of `decode`",
+        earlier: "the sampling of `decode`: it has no calls of the last launch, as in earlier versions",
+    }
+    for change, words in said.items():
+        folder = damaged(gpu_bundle, tmp_path / change.__name__, change)
+        for read in (lambda folder=folder: load(folder, "emulate"), lambda folder=folder: trial_of(folder)):
+            with pytest.raises(BringupError, match=rf"BU603.*{words}"):
+                read()
 
 
 def requests(batch: Batch) -> dict[int, list[int]]:

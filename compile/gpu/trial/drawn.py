@@ -1,15 +1,20 @@
-"""Tests the calls that sample tokens: compares their tokens with the host's, and checks the fields of the next step."""
+"""Tests the calls that sample tokens: compares their tokens with the host's, and checks the fields of the next step.
+
+The launch that computes the logits and keeps the largest ones runs with them, and the host samples from its logits.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
 from bringup.compile.gpu.sampling import settings_of
 from bringup.compile.gpu.trial.launches import Given
-from bringup.compile.kernels.select.sampling import ADVANCED, DRAWN, LOGITS
+from bringup.compile.kernels.call import SCRATCH, KernelCall, Pointer
+from bringup.compile.kernels.select.sampling import ADVANCED, DRAWN, LOGITS, Drawing
 from bringup.compile.program.program import Draw
 from bringup.compile.program.shares import token_of
 from bringup.compile.schedule.costs import Cost
@@ -25,6 +30,7 @@ DRAWS = (
 # Half the width of the interval around the border of two tokens in which both are accepted: the device has float32
 # weights, the host float64.
 NEAR = 2.0**-16
+HEAD = "head:"  # before the names of the buffers of the launch that computes the logits
 CHANGED = tuple(name for name in ADVANCED if name != "block_table")
 
 
@@ -33,29 +39,47 @@ def draws_of(count: int, first: int) -> list[Draw]:
     return [DRAWS[(first + row) % len(DRAWS)] for row in range(count)]
 
 
+def calls_of(drawing: Drawing) -> list[KernelCall]:
+    """The calls in order, with the names of the buffers of `buffers_of`."""
+
+    def named(call: KernelCall) -> KernelCall:
+        arguments = (
+            Pointer(HEAD + each.buffer, each.offset) if isinstance(each, Pointer) and each.buffer != SCRATCH else each
+            for each in call.arguments
+        )
+        return replace(call, arguments=tuple(arguments))
+
+    return [*map(named, drawing.last), *drawing.after]
+
+
 def buffers_of(
-    logits: np.ndarray, fields: Mapping[str, np.ndarray], draws: Sequence[Draw], max_blocks: int
-) -> dict[str, Given]:
-    """The buffers of the calls, by name, for logits [B, V], the fields of a step and a draw for each sequence."""
+    logits: np.ndarray, fields: Mapping[str, np.ndarray], draws: Sequence[Draw], max_blocks: int,
+    head: Mapping[str, Given], computed: str,
+) -> dict[str, Given]:  # fmt: skip
+    """The buffers of the calls, by name, for logits [B, V], the fields of a step and a draw for each sequence.
+
+    `head`: the buffers of the launch that computes the logits, of which they are `computed`; none if it has no call.
+    """
     table = fields["block_table"]
     wide = np.pad(table, ((0, 0), (0, max_blocks - table.shape[1])))
-    constant = {LOGITS: logits, **settings_of(draws, len(logits)), "block_table": wide}
-    found = {name: _given(name, array, changed=False) for name, array in constant.items()}
-    found |= {name: _given(name, fields[name].astype(np.int64), changed=True) for name in CHANGED}
+    fixed = {**settings_of(draws, len(logits)), "block_table": wide}
+    found = {HEAD + name: given for name, given in head.items()}
+    found[LOGITS] = head.get(computed) or Given(logits.nbytes, _raw(logits), LOGITS, changed=False)
+    found |= {name: Given(each.nbytes, _raw(each), name, changed=False, fixed=True) for name, each in fixed.items()}
+    found |= {name: Given(8 * len(logits), _raw(fields[name].astype(np.int64)), name, fixed=True) for name in CHANGED}
     return {**found, DRAWN: Given(8 * len(logits), None, DRAWN)}
 
 
-def _given(name: str, array: np.ndarray, *, changed: bool) -> Given:
-    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return Given(raw.nbytes, raw, name, changed=changed)
+def _raw(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def cost_of(logits: np.ndarray, fields: Mapping[str, np.ndarray], draws: Sequence[Draw]) -> Cost:
-    """Bytes that the two kernels move: one reads all logits, the other those of rows that are not greedy."""
+def cost_of(logits: np.ndarray, fields: Mapping[str, np.ndarray], draws: Sequence[Draw], drawing: Drawing) -> Cost:
+    """Bytes that the calls after the last launch move: `largest` reads all logits, `draw` those of rows not greedy."""
     sequences, used = len(logits), int(np.count_nonzero(fields["lengths"]))
-    passes = sequences + sum(bool(draw.temperature) for draw in draws)
+    passes = sequences * (len(drawing.after) - 1) + sum(bool(draw.temperature) for draw in draws)
     return Cost(
-        other=passes * logits[0].nbytes + sequences * (4 + 8 + 8 + 3 * 8) + 8 * used,
+        other=passes * logits[0].nbytes + sequences * (4 + 6 * 8) + 8 * used,
         written=8 * sequences + 8 * len(CHANGED) * used,
     )
 

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bringup.compile.gpu.kernel_plan import KernelPlan
+from bringup.compile.gpu.sampling import last_launch
 from bringup.compile.gpu.trial.compare import departure
-from bringup.compile.gpu.trial.drawn import buffers_of, draws_of, wrong
+from bringup.compile.gpu.trial.drawn import buffers_of, calls_of, draws_of, wrong
 from bringup.compile.gpu.trial.drawn import cost_of as cost_of_draws
 from bringup.compile.gpu.trial.launches import Given, LaunchRunner, Seen
 from bringup.compile.gpu.trial.steps import TrialStep, rows_of_step, trial_steps
 from bringup.compile.kernels.call import SCRATCH, KernelCall, Pointer
-from bringup.compile.kernels.select.sampling import LOGITS
+from bringup.compile.kernels.select.sampling import LOGITS, Drawing
 from bringup.compile.program.bind_weights import dtype_of
 from bringup.compile.program.program import Interface
 from bringup.compile.program.torch_arrays import to_numpy
 from bringup.compile.schedule.costs import Cost, cost_of
-from bringup.compile.schedule.graph.op_graph import Buffer
+from bringup.compile.schedule.graph.op_graph import Buffer, Group, OpGraph
 from bringup.compile.schedule.graph.roles import Role, role_of
 from bringup.compile.schedule.liveness import GIVEN
 from bringup.compile.schedule.reference import ReferenceExecutor
@@ -61,16 +62,17 @@ class Trial(ReferenceExecutor):
         self._before: dict[str, np.ndarray] = {}  # the states before the step
         self._rows: dict[tuple[str, str, int], Row] = {}
         self._drawn: dict[str, Row] = {}
+        self._head: dict[str, Given] = {}  # the buffers of the step's last launch, if it has calls for sampling
         self._done: set[tuple[str, str, int]] = set()
 
     def rows(self, vocabulary: int, say: Callable[[str], None] = lambda name: None) -> list[Row]:
         """Runs all test steps. Returns a row for each distinct launch; `say` is called with each entry point's name."""
         for step in trial_steps(self._interface, vocabulary, self):
             say(step.entry.name)
-            self._step, self._done, self._before = step, set(), self.states()
+            self._step, self._done, self._before, self._head = step, set(), self.states(), {}
             results = self.step(step.entry.name, step.arrays)
-            if calls := self._kernels.sampling.get(step.entry.name):
-                self._draw(step, calls, results[LOGITS])
+            if drawing := self._kernels.sampling.get(step.entry.name):
+                self._draw(step, drawing, results[LOGITS])
             self._step = None
         for name in self._schedule.entries:
             for launch in self._schedule.launches(name):
@@ -78,23 +80,34 @@ class Trial(ReferenceExecutor):
                     row.launches += 1
         return [*self._rows.values(), *self._drawn.values()]
 
-    def _draw(self, step: TrialStep, calls: Sequence[KernelCall], logits: np.ndarray) -> None:
-        """Runs the calls that sample tokens on the reference's logits [B, V]."""
+    def _draw(self, step: TrialStep, drawing: Drawing, logits: np.ndarray) -> None:
+        """Runs the calls that sample tokens, on the reference's logits [B, V] or on those that they compute."""
         name, fields = step.entry.name, step.arrays
         row = self._drawn.get(name)
         draws = draws_of(step.sequences, 0 if row is None else 1)
-        buffers = buffers_of(logits, fields, draws, self._interface.max_blocks)
+        head, (_, computed) = last_launch(self._schedule, name), self._schedule.entries[name].outputs[LOGITS]
+        calls = calls_of(drawing)
+        buffers = buffers_of(logits, fields, draws, self._interface.max_blocks, self._head, computed)
         seen, found = self._runner.watched(calls, buffers)
-        if found:
-            seen.findings += wrong(logits, fields, draws, found)
         if row is None:
             stems = " ".join(call.kernel.stem for call in calls)
-            self._drawn[name] = Row(name, stems, "sampling", cost_of_draws(logits, fields, draws), 1, seen)
-        else:
-            row.seen.findings += [finding for finding in seen.findings if finding not in row.seen.findings]
+            cost = cost_of_draws(logits, fields, draws, drawing)
+            if drawing.last:
+                cost += cost_of(head.graph, head.group, step.keys)
+            row = self._drawn[name] = Row(name, stems, "sampling", cost, 1, seen)
+        if found:
+            own = found[LOGITS].view(logits.dtype).reshape(logits.shape)
+            off = departure(*(step.real(head.graph.buffers[computed], each) for each in (own, logits)))
+            row.error = max(row.error, off.error)
+            seen.findings += [off.describe(LOGITS)] if off.element is not None else []
+            seen.findings += wrong(own, fields, draws, found)
+        row.seen.findings += [finding for finding in seen.findings if finding not in row.seen.findings]
 
     def _launch(self, plan: EntrySchedule, launch: Launch, given: Mapping[str, Tensor]) -> None:
         key = plan.name, launch.graph.name, _number(launch)
+        drawing = self._kernels.sampling.get(plan.name)
+        if self._step is not None and drawing and (launch.at, launch.group) == _last(plan, launch.graph):
+            self._head = {name: self._given(plan, launch, name, given) for name in _names(drawing.last)}
         if self._step is None or key in self._done:
             super()._launch(plan, launch, given)
             return
@@ -170,6 +183,11 @@ def _names(calls: Sequence[KernelCall]) -> list[str]:
     """The buffers that calls point to, except the scratch memory."""
     pointers = (each for call in calls for each in call.arguments if isinstance(each, Pointer))
     return list(dict.fromkeys(pointer.buffer for pointer in pointers if pointer.buffer != SCRATCH))
+
+
+def _last(plan: EntrySchedule, graph: OpGraph) -> tuple[int, Group]:
+    """The call and the group of the last launch of an entry point, whose last function is `graph`."""
+    return len(plan.calls) - 1, graph.groups[-1]
 
 
 def _number(launch: Launch) -> int:

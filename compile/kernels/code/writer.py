@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from bringup.compile.kernels.call import Operand
+from bringup.compile.kernels.call import Operand, Pointer
 from bringup.compile.kernels.code.index import At, Index, broadcast, count, linear, through
 from bringup.compile.kernels.code.types import POINTERS, TYPES, is_float, pointer
 from bringup.compile.schedule.graph.op_graph import Argument, Buffer, Group, Node, OpGraph, View, dense
@@ -41,7 +41,7 @@ class Code:
     `formulas`: the expression of each operation, by its short name. `masks`: by variable, the mask of loads whose index
     contains it; the last of these in the order of `masks` applies. `lanes`: by length, the variable that covers a
     complete last axis. `bases`: buffers that are already computed, by name. `native_fp8`: whether the architecture has
-    instructions that convert to float8.
+    instructions that convert to float8. `scratch`: bytes of the buffer `scratch` that the lines use.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Code:
         self.masks, self.lanes = dict(masks), dict(lanes or {})
         self.bases: dict[str, Base] = {}
         self.native_fp8 = False
+        self.scratch = 0
         self.nodes = {name: node for node in group.nodes for name in node.outputs}
         self._pointers: dict[str, str] = {}
         self._known: dict[tuple[str, Index], Value] = {}
@@ -130,6 +131,14 @@ class Code:
             self._pointers[buffer.name] = f"p{len(self.parameters)}"
             self.parameters.append((POINTERS[buffer.dtype], pointer(buffer)))
         return self._pointers[buffer.name]
+
+    def counters(self, place: Pointer, nbytes: int) -> str:
+        """The parameter of int64 counters in the buffer `scratch`. Raises NotTaken if there are too many parameters."""
+        if len(self.parameters) == POINTER_LIMIT:
+            raise NotTaken
+        self.parameters.append((POINTERS["int64"], place))
+        self.scratch = max(self.scratch, place.offset + nbytes)
+        return f"p{len(self.parameters) - 1}"
 
     def address(self, buffer: Buffer, strides: tuple[int, ...], index: Index, offset: int = 0) -> str:
         """The address of an element, as an expression. `strides` and `offset` are in elements."""

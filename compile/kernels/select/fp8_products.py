@@ -22,18 +22,18 @@ DEEPEST = 128
 NARROWEST = 32  # channels of an instruction
 
 
-def fp8_product(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
-    """One call of `fp8_linear`, or None for another group."""
+def fp8_product(graph: OpGraph, group: Group, capability: str, drawn: str = "") -> tuple[KernelCall, ...] | None:
+    """One call of `fp8_linear`, or None for another group. `drawn`: see `HEADS`."""
     found = products(group)
     if not 1 <= len(found) <= 2 or any(node.short not in ("fp8_linear", "fp8_experts") for node in found):
         return None
     try:
-        return (_call(graph, group, found, has_fp8(capability)),)
+        return (_call(graph, group, found, has_fp8(capability), drawn),)
     except NotTaken:
         return None
 
 
-def _call(graph: OpGraph, group: Group, found: list[Node], native: bool) -> KernelCall:
+def _call(graph: OpGraph, group: Group, found: list[Node], native: bool, drawn: str) -> KernelCall:
     given, scales = input_of(graph, group, found), found[0].arguments[1]
     factors = [factor_of(graph, node, packed_of(node).codes) for node in found]
     shapes = {graph.buffers[node.outputs[0]].shape for node in found}
@@ -44,7 +44,7 @@ def _call(graph: OpGraph, group: Group, found: list[Node], native: bool) -> Kern
         raise NotTaken
     code = Code(graph, group, FORMULAS, {"row": "live", "lane": "live"})
     code.native_fp8 = native
-    epilogue, layout = epilogue_of(code, given, factors, rounds=True), layouts.pop()
+    epilogue, layout = epilogue_of(code, given, factors, rounds=True, drawn=drawn), layouts.pop()
     sizes = _tiles(given, epilogue, _step(layout.channels, given.x.shape[-1]), native)
     return _launch(code, given, scales, epilogue, layout, sizes)
 
@@ -157,4 +157,4 @@ def _launch(code: Code, given: Input, scales: View, epilogue: Epilogue, layout: 
     tiles = -(-epilogue.lanes // sizes.lanes) * -(-given.rows // sizes.rows)
     parameters += code.parameters
     own, arguments = kernel("quant.fp8_linear", parameters, constants, num_warps=sizes.warps, num_stages=sizes.stages)
-    return KernelCall(kernel=own, grid=(tiles, max(1, given.batch), 1), arguments=arguments)
+    return KernelCall(kernel=own, grid=(tiles, max(1, given.batch), 1), arguments=arguments, scratch=code.scratch)

@@ -6,17 +6,18 @@ from bringup.compile.kernels.code.index import At, Index, count, linear
 from bringup.compile.kernels.code.types import power_of_two
 from bringup.compile.kernels.code.writer import WIDE, Code, NotTaken, Value
 from bringup.compile.kernels.select.elements import sinks, store_row
+from bringup.compile.kernels.select.sampling import SLOTS, slots_of
 from bringup.compile.schedule.graph.op_graph import Group, Node, View, dense, whole
 from bringup.spec import Shape
 
 WIDEST_BLOCK = 128  # maximum lanes that share a scale
 
 
-def write_elements(code: Code, group: Group, lead: Index, shape: Shape) -> int:
+def write_elements(code: Code, group: Group, lead: Index, shape: Shape, drawn: str = "") -> int:
     """Writes code for all stores of a group. Returns the number of lanes.
 
-    `shape` is that of the product, `lead` the index of a program's rows in it. Raises NotTaken for results with other
-    rows.
+    `shape` is that of the product, `lead` the index of a program's rows in it. `drawn`: the result, if any, whose
+    largest element of each row is kept for sampling. Raises NotTaken for results with other rows.
     """
     columns = shape[-1]
     done = {name for node in group.nodes if node.short == "to_fp8" for name in node.outputs}
@@ -29,12 +30,22 @@ def write_elements(code: Code, group: Group, lead: Index, shape: Shape) -> int:
         if sink.shape[:-1] != shape[:-1]:
             raise NotTaken
         sink.write(code, (*lead, At("lane")), "live")
+        if sink.name == drawn:
+            _keep_largest(code, drawn, lead)
     for node in group.nodes:
         if node.short == "write_cache":
             if lanes != columns:
                 raise NotTaken
             _write_columns(code, node, lead, columns)
     return lanes
+
+
+def _keep_largest(code: Code, name: str, lead: Index) -> None:
+    """Writes code that keeps the largest element of each row [B, V] of a result, as it is stored, with its column."""
+    rows, _ = code.graph.buffers[name].shape
+    value = code.cast(code.element(name, (*lead, At("lane"))), "float")
+    slots = code.counters(*slots_of(rows))
+    code.lines.append(f"keep_largest({slots}, {value}, row, lane, live, first // lane.shape[1], {SLOTS})")
 
 
 def _write_columns(code: Code, node: Node, lead: Index, columns: int) -> None:

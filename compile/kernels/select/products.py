@@ -36,18 +36,18 @@ class Epilogue:
     unit: int = 1
 
 
-def product(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
-    """One call of `linear` for one row, or of `linear_tile` for more; None for another group."""
+def product(graph: OpGraph, group: Group, capability: str, drawn: str = "") -> tuple[KernelCall, ...] | None:
+    """One call of `linear` for one row, or of `linear_tile` for more; None for another group. `drawn`: see `HEADS`."""
     found = products(group)
     if not 1 <= len(found) <= 2 or any(node.short not in ("linear", "expert_linear") for node in found):
         return None
     try:
-        return (_call(graph, group, found),)
+        return (_call(graph, group, found, drawn),)
     except NotTaken:
         return None
 
 
-def _call(graph: OpGraph, group: Group, found: list[Node]) -> KernelCall:
+def _call(graph: OpGraph, group: Group, found: list[Node], drawn: str) -> KernelCall:
     given = input_of(graph, group, found)
     factors = [weight_of(graph, node) for node in found]
     dtypes = {graph.buffers[view.buffer].dtype for view in (given.x, *(factor.weight for factor in factors))}
@@ -55,15 +55,17 @@ def _call(graph: OpGraph, group: Group, found: list[Node]) -> KernelCall:
     if len(dtypes) != 1 or not dtypes <= set(DTYPES) or any(graph.buffers[n.outputs[0]].shape != shape for n in found):
         raise NotTaken
     code = Code(graph, group, FORMULAS, {"row": "live", "lane": "live"})
-    return _launch(graph, code, given, epilogue_of(code, given, factors))
+    return _launch(graph, code, given, epilogue_of(code, given, factors, drawn=drawn))
 
 
-def epilogue_of(code: Code, given: Input, factors: Sequence[Factor], *, rounds: bool = False) -> Epilogue:
+def epilogue_of(
+    code: Code, given: Input, factors: Sequence[Factor], *, rounds: bool = False, drawn: str = ""
+) -> Epilogue:
     """Writes code for all nodes after the products. Raises NotTaken for nodes that an epilogue does not support.
 
-    `rounds`: whether the kernel supports rounding to float8. Rope needs so many registers that a thread has half of the
-    accumulators. If there are more rows than a tile has, the product is compute-bound, and a launch for rope after it
-    takes less time than the smaller tiles.
+    `rounds`: whether the kernel supports rounding to float8. `drawn`: see `write_elements`; NotTaken if the group does
+    not store it. Rope needs so many registers that a thread has half of the accumulators. If there are more rows than
+    a tile has, the product is compute-bound, and a launch for rope after it takes less time than the smaller tiles.
     """
     graph, group, shape = code.graph, code.group, code.graph.buffers[factors[0].node.outputs[0]].shape
     lead = _lead(code, given, shape)
@@ -71,13 +73,13 @@ def epilogue_of(code: Code, given: Input, factors: Sequence[Factor], *, rounds: 
     for number, factor in enumerate(factors):
         code.bases[factor.node.outputs[0]] = _accumulated(code, factor, number, lead, accumulators)
     if has_heads(graph, group):
-        if len(factors) != 1 or given.batch or given.rows > TALLEST:
+        if len(factors) != 1 or given.batch or given.rows > TALLEST or drawn:
             raise NotTaken
         done = write_heads(code, factors[0].node, lead)
         return Epilogue(done.columns, (factors[0], factors[0]), done.lanes, done.share)
     unit = max((write_rounded(code, node, lead, shape) for node in group.nodes if is_rounding(node, rounds)), default=1)
-    lanes = write_elements(code, group, lead, shape)
-    if not accumulators:
+    lanes = write_elements(code, group, lead, shape, drawn)
+    if not accumulators or (drawn and not code.scratch):
         raise NotTaken
     places = ", ".join(At("lane", scale, offset).text for _, scale, offset in [*accumulators, accumulators[0]][:2])
     columns = f"def columns(lane):\n    return {places}\n"
@@ -179,7 +181,7 @@ def _launch(graph: OpGraph, code: Code, given: Input, epilogue: Epilogue) -> Ker
         constants |= {"M": given.rows, "BM": sizes.rows}
         stem, grid = "linear_tile", (across * -(-given.rows // sizes.rows), max(1, given.batch), 1)
     specialised, arguments = kernel(stem, parameters, constants, num_warps=sizes.warps, num_stages=sizes.stages)
-    return KernelCall(kernel=specialised, grid=grid, arguments=arguments)
+    return KernelCall(kernel=specialised, grid=grid, arguments=arguments, scratch=code.scratch)
 
 
 def _known(graph: OpGraph, given: Input, epilogue: Epilogue) -> bool:

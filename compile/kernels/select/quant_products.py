@@ -35,18 +35,21 @@ class Tiles:
     stages: int = 1
 
 
-def quant_product(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
-    """One call of `quant_linear` for one row, or of `quant_linear_tile` for more; None for another group."""
+def quant_product(graph: OpGraph, group: Group, capability: str, drawn: str = "") -> tuple[KernelCall, ...] | None:
+    """One call of `quant_linear` for one row, or of `quant_linear_tile` for more; None for another group.
+
+    `drawn`: see `HEADS`.
+    """
     found = products(group)
     if not 1 <= len(found) <= 2 or any(node.short not in ("quant_linear", "quant_experts") for node in found):
         return None
     try:
-        return (_call(graph, group, found),)
+        return (_call(graph, group, found, drawn),)
     except NotTaken:
         return None
 
 
-def _call(graph: OpGraph, group: Group, found: list[Node]) -> KernelCall:
+def _call(graph: OpGraph, group: Group, found: list[Node], drawn: str) -> KernelCall:
     given = input_of(graph, group, found)
     factors = [factor_of(graph, node, packed_of(node).codes) for node in found]
     dtypes = {graph.buffers[given.x.buffer].dtype, *(packed_of(node).dtype for node in found)}
@@ -54,7 +57,7 @@ def _call(graph: OpGraph, group: Group, found: list[Node]) -> KernelCall:
     if len(dtypes) != 1 or not dtypes <= set(DTYPES) or len(shapes) != 1:
         raise NotTaken
     code = Code(graph, group, FORMULAS, {"row": "live", "lane": "live"})
-    epilogue = epilogue_of(code, given, factors)
+    epilogue = epilogue_of(code, given, factors, drawn=drawn)
     word = _shared_words(epilogue)
     return _launch(code, given, epilogue, word, _tiles(graph, given, epilogue, word))
 
@@ -148,7 +151,7 @@ def _launch(code: Code, given: Input, epilogue: Epilogue, word: int, sizes: Tile
         stem, grid = "quant.quant_linear_tile", (across * -(-given.rows // sizes.rows), max(1, given.batch), 1)
     parameters += code.parameters
     found, arguments = kernel(stem, parameters, constants, num_warps=sizes.warps, num_stages=sizes.stages)
-    return KernelCall(kernel=found, grid=grid, arguments=arguments)
+    return KernelCall(kernel=found, grid=grid, arguments=arguments, scratch=code.scratch)
 
 
 def _weight(code: Code, number: int, factor: Factor, word: int, step: int) -> str:

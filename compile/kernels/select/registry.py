@@ -33,6 +33,9 @@ SELECTORS: tuple[Selector, ...] = (
     rows,
     elements,
 )
+# Selectors with another parameter `drawn`, the result [B, V] of the group whose largest element of each row, with its
+# column, the kernel keeps for sampling as well; see `keep_largest`.
+HEADS = (product, quant_product, fp8_product)
 
 
 def calls_of(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
@@ -42,6 +45,12 @@ def calls_of(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall,
         if calls is not None and all(_fits(call) for call in calls):
             return calls
     return None
+
+
+def head_calls_of(graph: OpGraph, group: Group, capability: str, drawn: str) -> tuple[KernelCall, ...] | None:
+    """The kernel calls of a group that computes logits `drawn` [B, V] and keeps the largest; None if no kernel does."""
+    found = (select(graph, group, capability, drawn) for select in HEADS)
+    return next((calls for calls in found if calls is not None and all(map(_fits, calls))), None)
 
 
 def split(graph: OpGraph, capability: str) -> OpGraph:

@@ -121,7 +121,7 @@ def token_of(row_V, least, place, V: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def draw(
     logits_BV,
-    best_BP,
+    best_BS,
     inverse_B,
     nucleus_B,
     uniform_B,
@@ -134,8 +134,7 @@ def draw(
     totals_B,
     drawn_B,
     V: tl.constexpr,
-    PARTS: tl.constexpr,
-    WIDE: tl.constexpr,
+    SLOTS: tl.constexpr,
     TABLE: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -143,19 +142,15 @@ def draw(
 ):
     """Grid [B]. `drawn_B` int64: the token; -1 where the largest logit is NaN, -2 where it is infinite.
 
-    `best_BP` is that of `largest`, WIDE >= PARTS a power of 2. `inverse` is log2(e) / temperature, 0 for the likeliest
-    token; `nucleus` and `uniform` are fractions in units of 2^-64, -1 of `nucleus` for all tokens. `top_k` is how many
-    tokens the nucleus is of; all for 0, and for V or more. Then the fields are those of the step that takes the token
-    in: the row of a cache of ROWS rows a block follows from the block table [B, TABLE]. A sequence of no tokens is
-    padding, and stays.
+    `best_BS` is that of `keep_largest`; it becomes 0. `inverse` is log2(e) / temperature, 0 for the likeliest token;
+    `nucleus` and `uniform` are fractions in units of 2^-64, -1 of `nucleus` for all tokens. `top_k` is how many tokens
+    the nucleus is of; all for 0, and for V or more. Then the fields are those of the step that takes the token in: the
+    row of a cache of ROWS rows a block follows from the block table [B, TABLE]. A sequence of no tokens is padding, and
+    stays. Settings and fields are read before the wait: no other launch writes them, and the last one that did ended
+    before the first launch of this step began.
     """
     let_next_start(EARLY)
-    wait_for_last(EARLY)
     row = tl.program_id(0).to(tl.int64)
-    part = tl.arange(0, WIDE)
-    best = tl.max(tl.load(best_BP + row * PARTS + part, mask=part < PARTS, other=0).to(tl.uint64, bitcast=True), 0)
-    order = best >> 32
-    token = 2147483647 - (best & 0xFFFFFFFF).to(tl.int64)
     inverse = tl.load(inverse_B + row)
     nucleus = tl.load(nucleus_B + row)
     uniform = tl.load(uniform_B + row)
@@ -166,13 +161,18 @@ def draw(
     is_used = length > 0
     block = position // ROWS
     first = tl.load(block_table_BT + row * TABLE + block, mask=is_used & (block < TABLE), other=0) * ROWS
+    wait_for_last(EARLY)
+    slots = best_BS + row * SLOTS + tl.arange(0, SLOTS)
+    best = tl.max(tl.load(slots), 0)
+    order = best >> 31
+    token = 2147483647 - (best & 0x7FFFFFFF)
     if order == 0xFFFFFFFF:
         token = token * 0 - 1
     elif (order == 0xFF800000) | (order == 0x007FFFFF):
         token = token * 0 - 2
     elif inverse > 0:
         row_V = logits_BV + row * V
-        highest = tl.load(row_V + token).to(tl.float32)
+        highest = logit_of(order.to(tl.uint32))
         is_cut = (top_k > 0) & (top_k < V)
         weight = tl.full((), 0, tl.int64)  # of the tokens that are left
         if not is_cut:
@@ -184,7 +184,8 @@ def draw(
                 target = tl.where(cut == 0, top_k - 1, share_of(tl.where(cut == 1, nucleus, uniform), weight))
                 least, place, weight = place_at(row_V, highest, inverse, target, cut == 0, V, BLOCK)
         token = token_of(row_V, least, place, V, BLOCK)
-    tl.debug_barrier()  # every thread has read the fields
+    tl.debug_barrier()  # every thread has read the slots and the fields
+    tl.store(slots, tl.zeros((SLOTS,), tl.int64))
     tl.store(drawn_B + row, token)
     tl.store(tokens_B + row, tl.maximum(token, 0), mask=is_used)
     tl.store(positions_B + row, position, mask=is_used)

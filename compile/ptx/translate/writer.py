@@ -200,7 +200,7 @@ class BlockWriter:
     def widened(self, operand: Operand, form: str, wide: str) -> str:
         """An operand in a form, converted to a wider one. The result is computed once."""
         if isinstance(operand, Immediate):
-            return self.constants.immediate(operand.text, wide)
+            return self.constant(wide, int(self.constants.values[self.constants.immediate(operand.text, form)]))
         if not isinstance(operand, Register):
             return self.name(f"{self.read(operand, form)}.astype({wide})")
         key = (operand.number, form, wide)
