@@ -144,12 +144,16 @@ def keep_no_cache() -> None:
 
 
 def main() -> None:
-    """Compiles the kernels on standard input, one for each line."""
+    """Compiles the kernels on standard input, one for each line.
+
+    With PYTHONUNBUFFERED=1, `sys.stdout` loses the rest of a line if this process is stopped while it writes the line.
+    """
     keep_no_cache()
-    for line in sys.stdin:
-        capability, kernel = json.loads(line)
-        compiled = compile_kernel(kernel_from_json(kernel), capability)
-        print(json.dumps(compiled_to_json(compiled)), flush=True)
+    with open(sys.stdout.fileno(), "w", encoding="utf-8", closefd=False) as out:
+        for line in sys.stdin:
+            capability, kernel = json.loads(line)
+            compiled = compile_kernel(kernel_from_json(kernel), capability)
+            print(json.dumps(compiled_to_json(compiled)), file=out, flush=True)
 
 
 if __name__ == "__main__":

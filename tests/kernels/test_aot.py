@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import signal
+import termios
+import time
+from array import array
 from dataclasses import replace
 
 import pytest
@@ -15,6 +20,7 @@ from bringup.compile.kernels.call import Kernel
 from bringup.compile.kernels.compiled import compiled_from_json, compiled_to_json, kernel_from_json, kernel_to_json
 from bringup.compile.kernels.resources import resources
 from bringup.diagnostics import BringupError
+from tests.kernels.test_attention import CASES, call_of, data_of
 
 pytestmark = pytest.mark.usefixtures("fresh_triton")
 SIZES = {"BK": 16, "CHUNK": 16, "F": 6, "K": 16, "PR": 4, "R": 4, "SHARE": 2, "X_STRIDE": 16}
@@ -62,6 +68,26 @@ def test_a_kernel_of_the_same_name_has_its_own_bytes():
     assert found[0] == found[2]
     assert found[0].binary != found[1].binary
     assert compile_kernels([other], "sm_90", None) == {other: found[1]}
+
+
+def test_a_process_that_is_stopped_while_it_writes_resumes(monkeypatch):
+    """Ctrl-Z and `fg`, with PYTHONUNBUFFERED, in a line that is longer than a pipe holds."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    large = call_of(data_of(CASES["decode_oss"]), "sm_90").kernel
+    with aot._worker() as worker:
+        process = worker._process
+        process.stdin.write(json.dumps(["sm_90", kernel_to_json(large)]).encode() + b"\n")
+        process.stdin.flush()
+        held = fcntl.fcntl(process.stdout, fcntl.F_GETPIPE_SZ)
+        written = array("i", [0])
+        while written[0] < held and process.poll() is None:
+            time.sleep(0.01)
+            fcntl.ioctl(process.stdout, termios.FIONREAD, written)
+        for sent in (signal.SIGSTOP, signal.SIGCONT):
+            process.send_signal(sent)
+            time.sleep(0.1)
+        found = compiled_from_json(json.loads(process.stdout.readline()))
+        assert found == worker(large, "sm_90")
 
 
 @pytest.mark.parametrize(
