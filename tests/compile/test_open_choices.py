@@ -8,6 +8,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from transformers import MixtralConfig
 
+from bringup.compile.cache.store import default_store
 from bringup.compile.parity.parity import Parity
 from bringup.compile.verify.command import parity_of
 from tests.compile.planted import compiled, job
@@ -22,6 +23,7 @@ CONFIG = MixtralConfig(
 def verified(folder: Path, target: str, planted: dict[str, tuple[str, float]]) -> Parity:
     """A program whose matrices ending in a key are the product of another and a factor, against the sound model.
 
+    Faults are in the weights: all programs of a target have the same code, which is compiled once.
     Experts 1 and 3 have rows in the router that differ in one number by a tenth.
     """
     sound = parity.save_checkpoint(CONFIG, folder / "sound", "bfloat16")
@@ -38,7 +40,7 @@ def verified(folder: Path, target: str, planted: dict[str, tuple[str, float]]) -
     save_file(
         {name: values.contiguous() for name, values in changed.items()}, wrong / "model.safetensors", {"format": "pt"}
     )
-    session = compiled(job(wrong), folder / "b", target=target, context=64, buckets=(16, 32))
+    session = compiled(job(wrong), folder / "b", target=target, context=64, buckets=(16, 32), cache=default_store())
     return parity_of(session, job(sound))
 
 
