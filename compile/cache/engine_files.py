@@ -53,10 +53,17 @@ def name_of(file: Path) -> str:
 
 
 @cache
-def engine() -> Mapping[str, Path]:
-    """Every file that is an input for all models, by name. Raises OSError if the package is not installed as files."""
+def engine() -> Mapping[str, Mapping[str, str]]:
+    """Every file that is an input for all models: by top-level folder, its path by name.
+
+    Raises OSError if the package is not installed as files.
+    """
     found = {name: path for part, folder in _folders().items() for name, path in _below(part, str(folder))}
-    return {name: Path(path) for name, path in sorted(found.items()) if name not in family_files()}
+    grouped: dict[str, dict[str, str]] = {}
+    for name, path in sorted(found.items()):
+        if name not in family_files():
+            grouped.setdefault(name.partition("/")[0], {})[name] = path
+    return grouped
 
 
 @cache

@@ -36,18 +36,25 @@ class Body(NamedTuple):
     name: str
 
 
-_engines: ContextVar[dict[frozenset[Body], dict[str, str]] | None] = ContextVar("engines", default=None)
+class _Moment(NamedTuple):
+    """What `digests` has read of the package: by excluded bodies its digests, and the name and digest of each file."""
+
+    engines: dict[frozenset[Body], dict[str, str]]
+    lines: dict[str, str]
+
+
+_moment: ContextVar[_Moment | None] = ContextVar("moment", default=None)
 
 
 @contextmanager
 def engine_read_once() -> Generator[None]:
-    """In the block, `digests` looks at the package's 700 files once for the same excluded bodies: for many keys of
-    one moment. A later change of a file does not count until the block ends."""
-    token = _engines.set({})
+    """In the block, `digests` looks at the package's 700 files once: for many keys of one moment. A later change of a
+    file does not count until the block ends."""
+    token = _moment.set(_Moment({}, {}))
     try:
         yield
     finally:
-        _engines.reset(token)
+        _moment.reset(token)
 
 
 def digests(files: Iterable[Path], left_out: Collection[Body] = ()) -> dict[str, str] | None:
@@ -57,39 +64,41 @@ def digests(files: Iterable[Path], left_out: Collection[Body] = ()) -> dict[str,
     files are grouped by folder; those with an excluded body are separate. None if a file cannot be read, or has changed
     since this process began: the running code may be an earlier version.
     """
-    gone: defaultdict[Path, set[str]] = defaultdict(set)
+    gone: defaultdict[str, set[str]] = defaultdict(set)
     for body in left_out:
-        gone[body.file].add(body.name)
+        gone[str(body.file)].add(body.name)
 
-    def digest(file: Path) -> str:
-        return digest_of(file, frozenset(gone.get(file, ())))
+    def digest(place: str) -> str:
+        return digest_of(place, frozenset(gone.get(place, ())))
 
     try:
-        known = _engines.get()
-        if known is None:
-            return _engine(digest, gone) | _model(digest, files)
+        engines, lines = _moment.get() or _Moment({}, {})
         bodies = frozenset(left_out)
-        if bodies not in known:
-            known[bodies] = _engine(digest, gone)
-        return known[bodies] | _model(digest, files)
+        if bodies not in engines:
+            engines[bodies] = _engine(digest, gone, lines)
+        return engines[bodies] | _model(digest, files)
     except (OSError, ValueError, Untrusted):  # ValueError: not text, or not Python, although the process runs it
         return None
 
 
-def _engine(digest: Callable[[Path], str], gone: Collection[Path]) -> dict[str, str]:
+def _engine(digest: Callable[[str], str], gone: Collection[str], lines: dict[str, str]) -> dict[str, str]:
+    """`lines`: of the files that were read before, to which the others are added."""
     found: dict[str, str] = {}
-    folders = defaultdict[str, list[str]](list)
-    for name, file in engine().items():
-        if file in gone:
-            found[f"source {name}"] = digest(file)
-        else:
-            folders[name.partition("/")[0]].append(f"{name} {digest(file)}")
-    for name, lines in folders.items():
-        found[f"engine {name}"] = sha256("\n".join(lines).encode()).hexdigest()[:16]
+    for folder, files in engine().items():
+        complete: list[str] = []
+        for name, place in files.items():
+            if place in gone:
+                found[f"source {name}"] = digest(place)
+                continue
+            if place not in lines:
+                lines[place] = f"{name} {digest_of(place)}"
+            complete.append(lines[place])
+        if complete:
+            found[f"engine {folder}"] = sha256("\n".join(complete).encode()).hexdigest()[:16]
     return found
 
 
-def _model(digest: Callable[[Path], str], files: Iterable[Path]) -> dict[str, str]:
+def _model(digest: Callable[[str], str], files: Iterable[Path]) -> dict[str, str]:
     """The digests of files that are not the engine's, and of those that they import."""
     found: dict[str, str] = {}
     seen = {file for file in (file.resolve() for file in files) if _counts(file)}
@@ -100,7 +109,7 @@ def _model(digest: Callable[[Path], str], files: Iterable[Path]) -> dict[str, st
         file = waiting.pop()
         name = name_of(file)
         key = f"source {name or f'{file.parent.name}/{file.name}'}"
-        found[key] = found.get(key, "") + digest(file)
+        found[key] = found.get(key, "") + digest(str(file))
         imports = imported(file)
         if not name:  # for the package's own files, `tools` has the distributions
             found |= imports.versions

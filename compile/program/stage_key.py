@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path, PurePath
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, NoneType
 from typing import Any
 
 from bringup.compile.cache.engine_files import TRACING, tools
@@ -24,6 +24,8 @@ ROOTS = {
     **{"prologue": "prologue", "hidden": "hidden_state", "final": "final"},
     **{"last_rows": "epilogue", "all_rows": "epilogue"},
 }
+
+_PLAIN = (NoneType, bool, int, float, complex, str, bytes, range, PurePath)  # settings whose `repr` is their value
 
 
 def stage_inputs(
@@ -127,15 +129,15 @@ def walk(module: Module, path: str = "") -> Iterator[tuple[str, Module]]:
 
 def spelled(value: object) -> str | None:
     """A text that is equal in every process for equal settings, and for no others; None for other types of values."""
+    if isinstance(value, _PLAIN):
+        return f"{type(value).__qualname__} {value!r}"
     if isinstance(value, type):
         return None if "<locals>" in value.__qualname__ else f"{value.__module__}.{value.__qualname__}"
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes | range | PurePath):
-        return f"{type(value).__qualname__} {value!r}"
     spelling: Any = value
     kind = type(spelling).__qualname__
-    if isinstance(value, tuple | list):
+    if isinstance(value, (tuple, list)):
         return _joined(kind, spelling)
-    if isinstance(value, set | frozenset):
+    if isinstance(value, (set, frozenset)):
         return _joined(kind, spelling, in_order=False)
     if isinstance(value, Mapping):
         return _joined(kind, spelling.items())
