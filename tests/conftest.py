@@ -4,19 +4,21 @@ import atexit
 import gc
 import os
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-from bringup.compile.kernels import aot
-from bringup.compile.targets import torch_executor
-from bringup.system.gc_pause import gc_paused
-from tests.loaded_programs import LoadedPrograms
-from tests.triton_processes import Processes
+def triton_processes(start_triton: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
+    """A process that compiles kernels serves the tests of a worker one after the other (`fresh_triton`: not these)."""
+    from bringup.compile.kernels import aot
+    from tests.triton_processes import Processes
 
-START = aot._worker
+    processes = Processes(start_triton)
+
 ROOT = Path(__file__).parent
 # What takes longest, longest first: of several workers none is to wait at the end for one that has just begun. Files
 # that open the same bundles are apart: what the first one compiles, the second finds in the cache.
@@ -169,10 +171,24 @@ def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+# --- fixtures import torch and what compiles, because the process that distributes tests to workers does not need them
+
+
+@pytest.fixture(scope="session")
+def start_triton() -> Callable[[], AbstractContextManager[Any]]:
+    """Starts a process that compiles kernels."""
+    from bringup.compile.kernels import aot
+
+    return aot._worker
+
+
 @pytest.fixture(autouse=True, scope="session")
-def triton_processes() -> Iterator[None]:
+def triton_processes(start_triton: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
     """A process that compiles kernels serves the tests of a worker one after the other (`fresh_triton`: not these)."""
-    processes = Processes(START)
+    from bringup.compile.kernels import aot
+    from tests.triton_processes import Processes
+
+    processes = Processes(start_triton)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(aot, "_worker", processes.worker)
         yield
@@ -182,12 +198,17 @@ def triton_processes() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def loaded_programs() -> Iterator[None]:
     """A program of the target `torch` that many bundles hold is read once by a worker."""
+    from bringup.compile.targets import torch_executor
+    from tests.loaded_programs import LoadedPrograms
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch_executor, "load_archive", LoadedPrograms(torch_executor.load_archive))
         yield
 
 
 @pytest.fixture
-def fresh_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+def fresh_triton(start_triton: Callable[[], AbstractContextManager[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each compile starts its own process, as it does for a user."""
-    monkeypatch.setattr(aot, "_worker", START)
+    from bringup.compile.kernels import aot
+
+    monkeypatch.setattr(aot, "_worker", start_triton)
