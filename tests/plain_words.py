@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 
 PRIVATE = frozenset({"told", "made", "asked", "kept", "beside", "mine", "meant"})
 OF_PACKAGES = PRIVATE | {"said"}  # identifiers of the package only: in tests, what was said is an output
@@ -20,8 +21,14 @@ def identifiers(tree: ast.AST, private: frozenset[str] = OF_PACKAGES) -> Iterato
     """(line, name) of every identifier with a private word between underscores or capitals."""
     for node in ast.walk(tree):
         for name in _names(node):
-            if private & {part.lower() for part in _PART.findall(name)}:
+            if private & _parts(name):
                 yield getattr(node, "lineno", 0), name
+
+
+@cache
+def _parts(name: str) -> frozenset[str]:
+    """The words of an identifier, in lower case."""
+    return frozenset(part.lower() for part in _PART.findall(name))
 
 
 def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -29,9 +36,10 @@ def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
     Docstrings are left out, except those of commands, which `--help` prints.
     """
-    docstrings = {id(node) for node in _docstrings(tree)}
-    notes = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # below attributes
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    docstrings = {id(node) for node in _docstrings(nodes)}
+    notes = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # below attributes
+    for node in nodes:
         match node:
             case ast.Constant(value=str(text)) if id(node) not in docstrings and " " in text.strip():
                 if PRIVATE & set(_WORD.findall(text.lower())) or (id(node) not in notes and PHRASES.search(text)):
@@ -57,8 +65,8 @@ def _names(node: ast.AST) -> Iterator[str]:
             yield name
 
 
-def _docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
-    for node in ast.walk(tree):
+def _docstrings(nodes: Iterable[ast.AST]) -> Iterator[ast.Constant]:
+    for node in nodes:
         match node:
             case ast.FunctionDef(decorator_list=decorators, body=[ast.Expr(value=ast.Constant() as text), *_]):
                 if not any("command" in ast.unparse(decorator) for decorator in decorators):
