@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
+POLL = 0.01  # seconds after which a server notices its end: 0.5 by default, which every test would wait
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 Answer = Callable[["Server", BaseHTTPRequestHandler], bool]  # whether it has answered
 
@@ -36,7 +37,7 @@ class Server:
 
         self.server = ThreadingHTTPServer((host, 0), Handler)
         self.server.daemon_threads = True
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(POLL,), daemon=True).start()
         self.url = f"http://{host}:{self.server.server_port}"
 
     def __enter__(self) -> Server:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bringup.adapters.sources.open_checkpoint import open_checkpoint
+from tests.adapters.servers import POLL
 from tests.adapters.written import ONE, raises, shards
 
 
@@ -106,7 +107,7 @@ def test_the_hub_says_no(tmp_path: Path, status: int, said: str) -> None:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Refuse)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(POLL,), daemon=True).start()
     try:
         answer = ask(tmp_path, f"http://127.0.0.1:{server.server_port}")
     finally:

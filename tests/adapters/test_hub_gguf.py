@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from tests.adapters.servers import POLL
 from tests.cli.headers import write_gguf
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -46,7 +47,7 @@ class Hub:
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(POLL,), daemon=True).start()
         self.endpoint = f"http://127.0.0.1:{self.server.server_port}"
 
     def answer(self, request: BaseHTTPRequestHandler, *, body: bool) -> None:
