@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from bringup.adapters.sources.remote import client
 from tests.codes.commands import run
 from tests.codes.pages import Page, missing, pages
 
@@ -29,8 +30,12 @@ def _case(page: Page) -> object:
 
 
 @pytest.mark.parametrize("page", [_case(page) for page in pages()])
-def test_the_example_fails_as_the_page_says(page, workshop, tmp_path):
-    """The last command gives the page's code, and every line under a command is among what it prints, in order."""
+def test_the_example_fails_as_the_page_says(page, workshop, tmp_path, monkeypatch):
+    """The last command gives the page's code, and every line under a command is among what it prints, in order.
+
+    Requests are repeated without a pause.
+    """
+    monkeypatch.setattr(client, "FIRST_PAUSE", 0.0)
     assert page.commands, f"{page.code}.md shows no example"
     folder = tmp_path / "example"
     shutil.copytree(workshop, folder)
