@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from functools import cache
 from threading import RLock
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
@@ -76,8 +77,11 @@ def lean_metas() -> Generator[None]:
     The functions that compute shapes import it to exclude themselves from it. So nothing in the block may be compiled
     by torch. Functions that torch wraps in another way are unchanged.
     """
+    from torch._decomp import global_decomposition_table
+
     with _REPLACING:
-        functions = {function for function in asking() if not hasattr(function, LEFT_ALONE)}
+        known = _asking(sum(map(len, global_decomposition_table.values())))
+        functions = {function for function in known if not hasattr(function, LEFT_ALONE)}
         for function in functions:
             setattr(function, LEFT_ALONE, function)
         try:
@@ -85,6 +89,12 @@ def lean_metas() -> Generator[None]:
         finally:
             for function in functions:
                 delattr(function, LEFT_ALONE)
+
+
+@cache
+def _asking(entries: int) -> tuple[Callable[..., Any], ...]:
+    """`asking()` for tables with this number of entries. The search takes as long as the trace of a small stage."""
+    return tuple(asking())
 
 
 def asking() -> Iterator[Callable[..., Any]]:
