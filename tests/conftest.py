@@ -12,12 +12,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-def triton_processes(start_triton: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
-    """A process that compiles kernels serves the tests of a worker one after the other (`fresh_triton`: not these)."""
-    from bringup.compile.kernels import aot
-    from tests.triton_processes import Processes
-
-    processes = Processes(start_triton)
+from bringup.system.gc_pause import gc_paused
 
 ROOT = Path(__file__).parent
 # What takes longest, longest first: of several workers none is to wait at the end for one that has just begun. Files

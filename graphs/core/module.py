@@ -166,10 +166,9 @@ class Module(_Callable):
     def children(self) -> Iterator[tuple[str, Leaf | Module]]:  # type: ignore[override]  torch's yields modules only
         """Direct parts by name; the items of a list are `name.0`, `name.1`, …"""
         for name, value in vars(self).items():
-            held: object = value
-            if isinstance(value, _PARTS):
+            if isinstance(value, Leaf | Module):
                 yield name, value
-            elif isinstance(held, _HOLDERS):
+            else:
                 yield from ((f"{name}.{i}", item) for i, item in enumerate(_modules(name, value)))
 
     def parts(self) -> Iterator[Module]:
@@ -208,9 +207,6 @@ class Module(_Callable):
         return (type(self), sorted(own.items()), inner)
 
 
-_PARTS = (Leaf, Module)
-
-
 class Windowed(Module):
     """A module whose states have a window. `ring` is the number of rows of a sequence's ring in a program, see `State`.
 
@@ -224,11 +220,10 @@ class Windowed(Module):
         self.window = window
 
 
-_HOLDERS = (list, tuple, dict, set)
-
-
 def _modules(name: str, value: object) -> list[Module]:
     """The modules of a list attribute. Raises TypeError for items that would have no name."""
+    if not isinstance(value, list | tuple | dict | set):
+        return []
     held = cast(Any, value)
     items: list[object] = list(held.values() if isinstance(value, dict) else held)
     modules = [item for item in items if isinstance(item, Module)]
