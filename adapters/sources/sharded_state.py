@@ -27,6 +27,20 @@ AGAIN = "fetch bringup.json again, or convert the published checkpoint again"
 NUMBERS = {"tp_size": 1, "ep_size": 1, "pp_size": 1, "vocab_multiple": 1, "redundant_experts": 0}  # and their minimum
 
 
+def _are_integers(value: object) -> bool:
+    return isinstance(value, list) and all(type(each) is int for each in cast("list[object]", value))
+
+
+def _are_rows(value: object) -> bool:
+    return isinstance(value, list) and all(map(_are_integers, cast("list[object]", value)))
+
+
+LISTS = (
+    ("stage_layers", _are_integers, "a list of integers"),
+    ("physical_to_logical_map", _are_rows, "a list of lists of integers"),
+)
+
+
 class ShardedStateReader:
     """A folder of such files: all ranks as one checkpoint."""
 
@@ -96,11 +110,10 @@ def _size(folder: Path, keys: dict[str, Any]) -> int:
         value = keys.get(name, minimum)
         if type(value) is not int or value < minimum:
             raise _bad(folder, f"`{name}` is {shown(value)}, not an integer from {minimum}")
-    if not _are_integers(layers := keys.get("stage_layers", [])):
-        raise _bad(folder, f"`stage_layers` is {shown(layers)}, not a list of integers")
-    experts = keys.get("physical_to_logical_map", [])
-    if not isinstance(experts, list) or not all(map(_are_integers, cast("list[object]", experts))):
-        raise _bad(folder, f"`physical_to_logical_map` is {shown(experts)}, not a list of lists of integers")
+    for name, is_right, form in LISTS:
+        value = keys.get(name, [])
+        if not is_right(value):
+            raise _bad(folder, f"`{name}` is {shown(value)}, not {form}")
     try:
         size = divided(keys).size
     except BringupError as error:
@@ -108,10 +121,6 @@ def _size(folder: Path, keys: dict[str, Any]) -> int:
     if size > MAX_RANKS:
         raise _bad(folder, f"{size:,} ranks exceed the limit of {MAX_RANKS:,}")
     return size
-
-
-def _are_integers(value: object) -> bool:
-    return isinstance(value, list) and all(type(each) is int for each in cast("list[object]", value))
 
 
 def _absent(folder: Path, size: int, parts: list[tuple[int, int, str]]) -> Iterator[Diagnostic]:
