@@ -45,7 +45,7 @@ FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"top_p": 1.5}, "top_p", "is 1.5"),
     ({"top_k": -2}, "top_k", "is -2"),
     ({"seed": -(2**63) - 1}, "seed", "is -9223372036854775809"),
-    ({"seed": 2**63}, "seed", "is 9223372036854775808"),
+    ({"seed": 2**63}, "seed", "-9,223,372,036,854,775,808 to 9,223,372,036,854,775,807"),
     ({"n": 0}, "n", "is 0"),
     ({"n": 17}, "n", "from 1 to 16"),
     ({"n": 9, "prompt": ["w1", "w2"]}, "prompt", "18 answers are more than the limit of 16"),
