@@ -112,6 +112,7 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 # The error of each family's logits compared with transformers', written by benchmarks/fidelity.py.
+DRAFT = "`bringup init --checkpoint SRC` drafts one; docs/adding-a-model.md has the next steps"
 FIDELITY = Path(__file__).with_name("fidelity.json")
 
 # Names of published configs: model → (family, table in the family's graph file, Hub repository).
@@ -231,13 +232,13 @@ def by_architecture(architectures: Sequence[str], quantisation: str = "") -> Fam
     served = [f for f in families(failed) if wanted & {*f.architectures} and not f.quantisations]
     if served:
         return _only(served, architectures)
-    listed = ", ".join(f"`{short(name)}`" for name in architectures[:5]) or "nothing"
+    listed = ", ".join(f"`{short(name)}`" for name in architectures[:5])
     hint = next((suggestion for name in architectures[:5] if (suggestion := did_you_mean(name, known))), "")
     raise plugins.not_found(
         failed,
         code="BU125",
-        message=f"no graph serves architecture {listed}",
-        help=hint or "`bringup init --checkpoint SRC` drafts one; docs/adding-a-model.md has the next steps",
+        message=f"no graph serves architecture {listed}" if listed else "config.json lists no `architectures`",
+        help=hint or (DRAFT if listed else "name the family as MODEL: `bringup models` lists them"),
     )
 
 
