@@ -44,20 +44,20 @@ class Family:
             raise TypeError("a Family has a text as its name, and a tuple of texts as its architectures")
 
     def load(self, part: str) -> Any:
-        """One of `graph`, `config`, `adapter`, `dialect`. Raises the ImportError of the model's file."""
-        return _load(getattr(self, part))
+        """One of `graph`, `config`, `adapter`, `dialect`. Raises BU004 if a text names no object, and the errors of the
+        module that it names.
+        """
+        what = getattr(self, part)
+        try:
+            return plugins.named(what) if isinstance(what, str) else what
+        except LookupError as error:
+            message = f"the {part} `{short(what)}` of the family `{self.name}` cannot be loaded: {error}"
+            raise fail("BU004", message, help=f"pass the object itself: Family({part}=…)") from error
 
     @property
     def built_in(self) -> bool:
         """Whether bringup itself defines the family."""
         return self in FAMILIES
-
-
-def _load(what: Any) -> Any:
-    if not isinstance(what, str):
-        return what
-    module, _, name = what.partition(":")
-    return getattr(import_module(module), name)
 
 
 # The families that have a file in adapters/dialects.
