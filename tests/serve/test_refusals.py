@@ -8,7 +8,9 @@ from typing import Any
 
 import httpx2
 import pytest
+from click.testing import CliRunner
 
+from bringup.cli.main import cli
 from bringup.compile.serve.limits import Limits
 from tests.runtime import exact
 from tests.serve.inside import Server, serving
@@ -260,3 +262,9 @@ def test_a_key():
             assert (await server.client.get("/health")).status_code == 200
 
     asyncio.run(scenario())
+
+
+def test_a_limit_of_a_step_that_is_no_number():
+    result = CliRunner().invoke(cli, ["serve", ".", "--step-seconds", "nan"])
+    assert result.exit_code == 2
+    assert "`--step-seconds`: nan is not in the range x>0" in result.output
