@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,10 +67,28 @@ def broken(point: EntryPoint, message: str) -> BringupError:
     return BringupError(_finding(point, message, None))
 
 
-def not_found(failed: Sequence[BringupError], *, code: str, message: str, help: str) -> BringupError:
+def named(place: str) -> Any:
+    """The object that a text `module:name` names. Raises LookupError with the reason if there is none, and the errors
+    of the module.
+    """
+    module, _, name = place.partition(":")
+    if not (module and name):
+        raise LookupError("it is not of the form `module:name`")
+    try:
+        found = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # a module that this one imports
+        raise LookupError(f"there is no module `{error.name}`") from error
+    if not hasattr(found, name):
+        raise LookupError(f"`{module}` defines no `{name}`")
+    return getattr(found, name)
+
+
+def not_found(failed: Sequence[BringupError], *, code: str, message: str, help: str, file: str = "") -> BringupError:
     """An error, with a warning for each plugin that could not be loaded: it may have the missing name."""
     warnings = as_warnings(failed)
-    error = BringupError(Diagnostic(code=code, message=message, help=help), *warnings)
+    error = BringupError(Diagnostic(code=code, message=message, help=help, file=file), *warnings)
     error.__cause__ = failed[0] if len(failed) == 1 else ExceptionGroup("plugins", failed) if failed else None
     return error
 

@@ -104,7 +104,7 @@ def build(
         return emit_phase(emit, job.graph, layout, selection, out, store, dumped, progress)
     physical = selection.laid_out(job)
     keys = CacheKeys.of(physical, layout, selection)
-    if not force and bundles.has_inputs_key(out, keys.key):
+    if not force and bundles.is_up_to_date(out, keys.key):
         with progress.stage("Finding") as stage:
             stage.done(f"{out}, up to date")
         return out

@@ -145,14 +145,16 @@ def _longest(fields: Fields, derived: int, keys: Sequence[str]) -> int:
     `derived` follows from `max_position_embeddings`. If the config has none, it is only the family's default, and the
     first of these keys replaces it. A longer length is a warning otherwise. These lengths are after rope scaling.
     """
-    default = fields.raw.get("max_position_embeddings") is None
+    first = "max_position_embeddings"
+    source = first if fields.raw.get(first) is not None else ""  # the key that states `derived`
     for key in keys:
         longest = fields.size(key, derived, null=derived)
-        if default and fields.raw.get(key) is not None:
-            derived, default = longest, False
-        elif longest > derived:
-            fields.overridden(key, longest, "max_position_embeddings", derived)
-        derived = min(longest, derived)
+        if fields.raw.get(key) is None:
+            continue
+        if source and longest > derived:
+            fields.overridden(key, longest, source, derived)
+        elif not source or longest < derived:
+            source, derived = key, longest
     return derived
 
 

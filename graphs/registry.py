@@ -44,20 +44,20 @@ class Family:
             raise TypeError("a Family has a text as its name, and a tuple of texts as its architectures")
 
     def load(self, part: str) -> Any:
-        """One of `graph`, `config`, `adapter`, `dialect`. Raises the ImportError of the model's file."""
-        return _load(getattr(self, part))
+        """One of `graph`, `config`, `adapter`, `dialect`. Raises BU004 if a text names no object, and the errors of the
+        module that it names.
+        """
+        what = getattr(self, part)
+        try:
+            return plugins.named(what) if isinstance(what, str) else what
+        except LookupError as error:
+            message = f"the {part} `{short(what)}` of the family `{self.name}` cannot be loaded: {error}"
+            raise fail("BU004", message, help=f"pass the object itself: Family({part}=…)") from error
 
     @property
     def built_in(self) -> bool:
         """Whether bringup itself defines the family."""
         return self in FAMILIES
-
-
-def _load(what: Any) -> Any:
-    if not isinstance(what, str):
-        return what
-    module, _, name = what.partition(":")
-    return getattr(import_module(module), name)
 
 
 # The families that have a file in adapters/dialects.
@@ -112,6 +112,7 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 # The error of each family's logits compared with transformers', written by benchmarks/fidelity.py.
+DRAFT = "`bringup init --checkpoint SRC` drafts one; docs/adding-a-model.md has the next steps"
 FIDELITY = Path(__file__).with_name("fidelity.json")
 
 # Names of published configs: model → (family, table in the family's graph file, Hub repository).
@@ -231,13 +232,13 @@ def by_architecture(architectures: Sequence[str], quantisation: str = "") -> Fam
     served = [f for f in families(failed) if wanted & {*f.architectures} and not f.quantisations]
     if served:
         return _only(served, architectures)
-    listed = ", ".join(f"`{short(name)}`" for name in architectures[:5]) or "nothing"
+    listed = ", ".join(f"`{short(name)}`" for name in architectures[:5])
     hint = next((suggestion for name in architectures[:5] if (suggestion := did_you_mean(name, known))), "")
     raise plugins.not_found(
         failed,
         code="BU125",
-        message=f"no graph serves architecture {listed}",
-        help=hint or "`bringup init --checkpoint SRC` drafts one; docs/adding-a-model.md has the next steps",
+        message=f"no graph serves architecture {listed}" if listed else "config.json lists no `architectures`",
+        help=hint or (DRAFT if listed else "name the family as MODEL: `bringup models` lists them"),
     )
 
 

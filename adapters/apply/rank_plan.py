@@ -96,11 +96,13 @@ def names_of_stage(plan: Plan, parallel: Parallel, stage: int, stages: Stages) -
 def _expert_axis(declared: Declared) -> int:
     """The number of experts whose weights a parameter has; 0 for all others, such as a router's.
 
-    In the weights of experts, `e` is a dimension of its own and not the only one.
+    In the weights of experts, `e` is a dimension of its own and not the only one. It may be the sum of several, if
+    shared experts follow the routed ones (`fuse.shared_as_experts`).
     """
     if len(declared.axes) < 2:
         return 0
-    return next((axis.size for axis in declared.axes if axis.name == EXPERT and not axis.parts), 0)
+    own = (axis for axis in declared.axes if axis.name == EXPERT and (axis.sum or not axis.parts))
+    return next((axis.size for axis in own), 0)
 
 
 def has_experts(entry: Entry) -> bool:
@@ -169,10 +171,10 @@ def _experts(name: str, region: Region, parallel: Parallel, rank: Rank, experts:
 def pieces(region: Region, name: str, spans: Sequence[Span], size: int) -> Region:
     """Ranges of one axis, concatenated, then zeros up to `size`.
 
-    The axis is a dimension, or its only part; raises BU130 otherwise.
+    The axis is a dimension, or its only part, or for experts a sum of their axes; raises BU130 otherwise.
     """
     k = next((k for k, axis in enumerate(region.axes) if _names(axis) == {name}), None)
-    if k is None or region.axes[k].sum:
+    if k is None or (region.axes[k].sum and name != EXPERT):
         help = f"declare `{name}` as a separate dimension, or do not divide it"
         raise fail(
             "BU130", f"axis `{name}` of `{show(region.axes)}` is a part of a dimension: it cannot be divided", help=help
@@ -184,7 +186,7 @@ def pieces(region: Region, name: str, spans: Sequence[Span], size: int) -> Regio
     joined = concat(parts, k, name) if len(parts) > 1 else parts[0]
     if joined.shape[k] < size:
         joined = joined.padded(k, 0, size - joined.shape[k])
-    axis = region.axes[k].sized({name: size})
+    axis = Axis(name, size) if region.axes[k].sum else region.axes[k].sized({name: size})
     return replace(joined, axes=(*joined.axes[:k], axis, *joined.axes[k + 1 :]))
 
 

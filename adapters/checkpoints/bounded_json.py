@@ -52,7 +52,15 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def strict_json(text: bytes, *, finite: bool = False, bulk: bool = False) -> dict[str, Any]:
-    """A JSON object. `finite` rejects NaN and Infinity, which Python writes and JSON does not define.
+    """A JSON object; see `strict_value`. Raises ValueError for everything else."""
+    parsed = strict_value(text, finite=finite, bulk=bulk)
+    if not isinstance(parsed, dict):
+        raise ValueError(f"expected a JSON object, got {type(parsed).__name__}")
+    return cast(dict[str, Any], parsed)
+
+
+def strict_value(text: bytes, *, finite: bool = False, bulk: bool = False) -> Any:
+    """A JSON value. `finite` rejects NaN and Infinity, which Python writes and JSON does not define.
 
     `bulk` is for lists of tensors, whose reader checks every number: it omits a call for each, a third of the time.
 
@@ -71,9 +79,7 @@ def strict_json(text: bytes, *, finite: bool = False, bulk: bool = False) -> dic
     finally:
         if collects:
             gc.enable()
-    if not isinstance(parsed, dict):
-        raise ValueError(f"expected a JSON object, got {type(parsed).__name__}")
-    return cast(dict[str, Any], parsed)
+    return parsed
 
 
 def _parsed(text: str, constant: Callable[[str], None] | None, *, bulk: bool) -> Any:

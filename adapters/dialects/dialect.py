@@ -7,10 +7,11 @@ The dialect of a built-in family is `dialect` in adapters/dialects/FAMILY.py; an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from bringup import plugins
 from bringup.adapters.checkpoints.gguf_config import Hyperparameters
 from bringup.adapters.checkpoints.gguf_rope import PREFIX, rope_scaling
 from bringup.adapters.planning.adapter import Adapter
@@ -133,15 +134,32 @@ def turned_part(own: Mapping[str, Any], width: object) -> float:
     return part if int(width * part) == count else math.nextafter(part, 2.0)
 
 
+def _loaded(family: Family) -> Dialect | None:
+    """A family's dialect, if it has one. Raises BU004 if it cannot be loaded, or is no `Dialect`."""
+    found = family.load("dialect")
+    if found is None or isinstance(found, Dialect):
+        return found
+    message = f"the dialect of `{family.name}` is a {type(found).__name__}, not a `Dialect`"
+    raise fail("BU004", message, help=HELP)
+
+
+def _dialects(failed: list[BringupError] | None = None) -> Iterator[tuple[Family, Dialect]]:
+    """The families with a dialect. `failed` receives the error of each plugin and dialect that cannot be loaded."""
+    for family in families(failed):
+        try:
+            dialect = _loaded(family)
+        except BringupError as error:
+            if failed is not None:
+                failed.append(error)
+        else:
+            if dialect is not None:
+                yield family, dialect
+
+
 def dialect_of(family: Family, hyper: Hyperparameters) -> Dialect | None:
     """A family's dialect, if it has one. Raises BU227 for a file of another family, BU004 if it is no `Dialect`."""
-    found = family.load("dialect")
-    if found is None:
-        return None
-    if not isinstance(found, Dialect):
-        message = f"the dialect of `{family.name}` is a {type(found).__name__}, not a `Dialect`"
-        raise fail("BU004", message, help=HELP)
-    if found.supports(hyper):
+    found = _loaded(family)
+    if found is None or found.supports(hyper):
         return found
     other = family_of(hyper)
     name, known = short(hyper.architecture), ", ".join(f"`{name}`" for name in found.names)
@@ -157,9 +175,8 @@ def dialect_of(family: Family, hyper: Hyperparameters) -> Dialect | None:
 def family_of(hyper: Hyperparameters) -> Family | None:
     """The family whose dialect a file is in, or None. Raises BU126 if several packages have one."""
     served: list[Family] = []
-    for family in families():
-        dialect = family.load("dialect")
-        if isinstance(dialect, Dialect) and dialect.supports(hyper):
+    for family, dialect in _dialects():
+        if dialect.supports(hyper):
             if family.built_in:
                 return family
             served.append(family)
@@ -182,11 +199,13 @@ def no_dialect(hyper: Hyperparameters, family: Family | None = None) -> BringupE
             help=f"write {where}: its config keys and a table of its tensors; {HELP}",
             file=str(hyper.path),
         )
-    spoken = [name for family in families() if (dialect := family.load("dialect")) for name in dialect.names]
+    failed: list[BringupError] = []
+    spoken = [name for _, dialect in _dialects(failed) for name in dialect.names]
     read = ", ".join(f"`{name}`" for name in dict.fromkeys(spoken))
-    return fail(
-        "BU125",
-        f"no graph serves GGUF architecture `{short(name)}`; those that are read: {read}",
+    return plugins.not_found(
+        failed,
+        code="BU125",
+        message=f"no graph serves GGUF architecture `{short(name)}`; those that are read: {read}",
         help=did_you_mean(name, spoken) or "docs/adding-a-model.md shows how to add a model, and its GGUF dialect",
         file=str(hyper.path),
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from bringup.adapters.apply.materialise import materialise
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.adapters.planning.plan import Plan
+from bringup.diagnostics import fail
 from bringup.graphs.core.signature import Declared
 from bringup.spec import TensorInfo
 
@@ -95,3 +96,29 @@ class Lora:
     def arrays(self, checkpoint: Checkpoint) -> dict[str, np.ndarray]:
         """Every a and b, by their names in the factors."""
         return materialise(self.plan, checkpoint)
+
+
+def scaled(b: np.ndarray, scale: float) -> np.ndarray:
+    """B multiplied by its scale, float32: what a program without a scale uses. Products out of range are infinite;
+    see `narrowed`."""
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        return b.astype(np.float32) * np.float32(scale)
+
+
+def narrowed(array: np.ndarray, dtype: str, what: str) -> np.ndarray:
+    """A float32 array in `dtype`. Raises BU174, with `what` as the subject, for values out of the range of either."""
+    import numpy as np
+
+    from bringup.adapters.checkpoints.arrays import numpy_dtype
+
+    with np.errstate(over="ignore"):
+        found = array.astype(numpy_dtype(dtype))
+    if np.isfinite(found).all():
+        return found
+    if np.isfinite(array).all():
+        message = f"{what} has {np.abs(array).max():,.5g}, which is out of the range of {dtype}"
+        raise fail("BU174", message, help="use another dtype: --storage-type bfloat16")
+    help = "multiply A and divide B by a power of 2 in the adapter's file: their product is the same"
+    raise fail("BU174", f"B of {what}, multiplied by its scale, is out of the range of float32", help=help)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bringup.adapters.apply.rank_plan import Stages
-from bringup.adapters.lora.factors import Lora, LowRank
+from bringup.adapters.lora.factors import Lora, LowRank, narrowed, scaled
 from bringup.adapters.trtllm.lora_modules import IDS, module_id
 from bringup.diagnostics import BringupError, fail
 from bringup.grouping import listed
@@ -92,7 +92,7 @@ def _joined(factors: Sequence[LowRank], arrays: Mapping[str, np.ndarray]) -> tup
     import numpy as np
 
     a = [arrays[factor.a].astype(np.float32) for factor in factors]
-    b = [arrays[factor.b].astype(np.float32) * np.float32(factor.scale) for factor in factors]
+    b = [scaled(arrays[factor.b], factor.scale) for factor in factors]
     return np.concatenate(a, axis=-2), np.concatenate(b, axis=-1)
 
 
@@ -120,12 +120,7 @@ def pack(rows: Sequence[Row], dtype: str) -> tuple[np.ndarray, np.ndarray]:
     weights = np.zeros((len(rows), width), numpy_dtype(dtype))
     for into, row in zip(weights, rows, strict=True):
         flat = np.concatenate([row.a.reshape(-1), row.b.reshape(-1)])
-        with np.errstate(over="ignore"):
-            into[: flat.size] = flat.astype(weights.dtype)
-        if not np.isfinite(into).all():
-            largest = f"{np.abs(flat).max():,.5g}"
-            message = f"module {row.module} of layer {row.layer} has {largest}, which is out of the range of {dtype}"
-            raise fail("BU174", message, help="use another dtype: --storage-type bfloat16")
+        into[: flat.size] = narrowed(flat, dtype, f"module {row.module} of layer {row.layer}")
     config = np.array([[row.module, row.layer, row.rank] for row in rows], np.int32).reshape(len(rows), 3)
     return weights, config
 

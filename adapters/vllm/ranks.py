@@ -58,7 +58,7 @@ def reading(family: str, keys: Mapping[str, Any], path: str, own: Adapter) -> Ad
 
     `keys` are those of `mapping` in bringup.json, or `tp_size` only; `path` is that of the graph's layers, `own` the
     adapter of the published checkpoint, which states which parameters are tied. Raises BU140 for a family without
-    vLLM's names, and for repeated experts.
+    vLLM's names, and for repeated experts; when it is applied, BU229 for a model that does not divide so.
     """
     check_family(family)
     if keys.get("redundant_experts") or keys.get("physical_to_logical_map"):
@@ -82,9 +82,18 @@ def _read(
     aliases = make_plan(signature, own, published(signature, own)).aliases()
     elsewhere = _stored_elsewhere(aliases)
     whole, parallel = itself(signature), divided(keys)
-    cuts = (lay_out(rank_plan(whole, parallel, rank, stages), _layout()) for rank in range(parallel.size))
+    try:
+        cuts = [lay_out(rank_plan(whole, parallel, rank, stages), _layout()) for rank in range(parallel.size)]
+    except BringupError as error:
+        raise _indivisible(parallel.size, error.findings[0].message) from error
     held = {f"rank{rank}.": _without(cut, elsewhere) for rank, cut in enumerate(cuts)}
     return gathered(adapter, signature, held, elsewhere)
+
+
+def _indivisible(size: int, why: str) -> BringupError:
+    """BU229 for a model that cannot have so many ranks: those after the last file may be missing."""
+    message = f"the folder has {size:,} ranks, among which the model cannot be divided: {why}"
+    return fail("BU229", message, help="fetch the files of every rank, and the config.json that belongs to them")
 
 
 def divided(keys: Mapping[str, Any]) -> Parallel:

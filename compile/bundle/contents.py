@@ -15,6 +15,7 @@ from bringup.adapters.planning.plan import Entry, Plan
 from bringup.compile.bundle.folder import TOKENIZER
 from bringup.compile.bundle.function_identity import identity_of
 from bringup.compile.bundle.weights_file import write_weights as write_file
+from bringup.compile.check.by_name import in_terms_of_weights
 from bringup.compile.check.value_stats import Soundness
 from bringup.compile.check.values import read_parameter
 from bringup.compile.job import Job
@@ -62,7 +63,8 @@ def write_weights(
         return array
 
     write_file(path, infos, make, advance)
-    report = Report(findings=list(sound.findings(job.plan)))
+    findings = [*sound.findings(job.plan)]
+    report = Report(findings=in_terms_of_weights(job.plan, findings) if job.adapter.by_name else findings)
     for finding in report.warnings:
         warn(finding)
     report.raise_if_errors()

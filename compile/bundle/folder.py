@@ -53,12 +53,22 @@ def refuse(out: Path, *, force: bool, note: str = MANIFEST) -> None:
         raise fail("BU901", f"cannot write `{out}`: `{above}` {why}", help="choose another path with -o")
 
 
-def has_inputs_key(out: Path, key: str) -> bool:
-    """Whether the manifest of a bundle at `out` has this key of its inputs."""
+def is_up_to_date(out: Path, key: str) -> bool:
+    """Whether `out` is a bundle with this key of its inputs, and undamaged.
+
+    The manifest is written last, so only files that were written later (by a copy that was interrupted, or by another
+    program) are compared with their digests.
+    """
     try:
-        return bool(key) and read_manifest(out).get("inputs_key") == key
-    except BringupError:
+        manifest = read_manifest(out)
+        if not key or manifest.get("inputs_key") != key:
+            return False
+        sealed = (out / MANIFEST).stat().st_mtime_ns
+        later = [name for name in manifest["files"] if (out / name).stat().st_mtime_ns > sealed]
+        check_files(out, {"files": {name: manifest["files"][name] for name in later}})
+    except (BringupError, OSError):
         return False
+    return True
 
 
 def _resolved(out: Path) -> Path:

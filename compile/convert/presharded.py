@@ -17,6 +17,7 @@ from bringup.compile.bundle import folder as bundles
 from bringup.compile.convert.convert import NOTE, Converted, mapping_of, write_json
 from bringup.diagnostics import fail
 from bringup.progress import Progress
+from bringup.shown import shown
 from bringup.system.os_errors import need_room
 
 SIZES = ("tp_size", "ep_size", "pp_size")
@@ -47,8 +48,9 @@ def presharded(source: str | os.PathLike[str] | None) -> Presharded | None:
     try:
         return _ranks_of(folder)
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # the folder may be invalid
+        why = error if isinstance(error, ValueError) else "`mapping` or `files` has another form"
         help = "convert the published checkpoint"
-        raise fail("BU142", f"`{folder}` does not state how it is divided: {error!r}", help=help) from error
+        raise fail("BU142", f"`{folder}` does not state how it is divided: {why}", help=help) from error
 
 
 def _ranks_of(folder: Path) -> Presharded | None:
@@ -56,7 +58,7 @@ def _ranks_of(folder: Path) -> Presharded | None:
         note = read_json(folder / NOTE)
         if "mapping" not in note or "files" not in note:
             return None
-        files = {int(words["rank"]): str(name) for name, words in note["files"].items()}
+        files = {_integer(words["rank"]): str(name) for name, words in note["files"].items()}
         if outside := [name for name in files.values() if Path(name).name != name or not (folder / name).is_file()]:
             raise ValueError(f"it has no file `{outside[0]}`")
         return Presharded(folder=folder, to=note["to"], mapping=_sizes(note["mapping"]), files=files, note=note)
@@ -72,7 +74,14 @@ _RANK = re.compile(r"rank(\d+)\.safetensors")
 
 def _sizes(words: Any) -> dict[str, int]:
     found = cast("dict[str, Any]", words)
-    return {name: int(found.get(name, 1)) for name in SIZES}
+    return {name: _integer(found.get(name, 1)) for name in SIZES}
+
+
+def _integer(value: object) -> int:
+    """Raises ValueError for anything else."""
+    if type(value) is not int:
+        raise ValueError(f"{shown(value)} is not an integer")
+    return value
 
 
 def copy_presharded(

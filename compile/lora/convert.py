@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bringup.adapters.apply.rank_plan import Stages
 from bringup.adapters.checkpoints.reader import TensorInfo
 from bringup.adapters.lora.config import FILE
+from bringup.adapters.lora.factors import scaled
 from bringup.adapters.lora.files import LoraFiles, open_lora
 from bringup.adapters.lora.load import load
 from bringup.adapters.lora.trtllm import Row, pack, rows_of, unpack
@@ -125,8 +126,7 @@ def _cross_row(files: LoraFiles, module: str, sides: Mapping[str, np.ndarray]) -
     if place is None or a is None or b is None or a.ndim != 2 or b.ndim != 2 or not len(a) == b.shape[1] == rank:
         message = f"`{module}` of cross attention has no pair of factors of rank {rank}"
         raise fail("BU164", message, help="download the adapter's files again", sources=(module,))
-    scale = np.float32(files.config.scale_of(module, rank))
-    return Row(place[1], place[0], a.astype(np.float32), b.astype(np.float32) * scale)
+    return Row(place[1], place[0], a.astype(np.float32), scaled(b, files.config.scale_of(module, rank)))
 
 
 def _write(file: Path, arrays: Mapping[str, Any]) -> None:

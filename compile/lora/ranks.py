@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from bringup.adapters.apply.materialise import materialise
 from bringup.adapters.apply.parallel import Parallel
 from bringup.adapters.apply.rank_plan import check_axes, rank_plan
-from bringup.adapters.checkpoints.arrays import numpy_dtype
-from bringup.adapters.lora.factors import Lora
+from bringup.adapters.lora.factors import Lora, narrowed, scaled
 from bringup.adapters.lora.files import open_lora
 from bringup.adapters.lora.load import load
 from bringup.arguments import integer, path
@@ -26,7 +25,6 @@ from bringup.compile.convert.forms import stages_of
 from bringup.compile.job import Job, as_job
 from bringup.compile.lora.opening import lora_base
 from bringup.compile.lora.values import refuse_wrong_values
-from bringup.diagnostics import fail
 from bringup.spec import TensorInfo
 
 if TYPE_CHECKING:
@@ -81,15 +79,9 @@ def convert_lora_ranks(
 
 def _scaled(lora: Lora, arrays: Mapping[str, np.ndarray], dtype: str) -> dict[str, np.ndarray]:
     """The arrays in `dtype`, each B multiplied by its scale. Raises BU174."""
-    import numpy as np
-
-    scales = {factor.b: np.float32(factor.scale) for factor in lora.factors}
+    scales = {factor.b: factor.scale for factor in lora.factors}
     found: dict[str, np.ndarray] = {}
     for name, array in arrays.items():
-        exact = array * scales[name] if name in scales else array
-        with np.errstate(over="ignore"):
-            found[name] = exact.astype(numpy_dtype(dtype))
-        if not np.isfinite(found[name]).all():
-            message = f"`{name}` has {np.abs(exact).max():,.5g}, which is out of the range of {dtype}"
-            raise fail("BU174", message, help="use another dtype: --storage-type bfloat16")
+        exact = scaled(array, scales[name]) if name in scales else array
+        found[name] = narrowed(exact, dtype, f"`{name}`")
     return found

@@ -89,7 +89,7 @@ def wrapping(ring: int, chunk: int) -> int:
 def plan_runs(interface: Interface, cap: int, decode: int, spans: Sequence[int]) -> list[Run]:
     """Runs of at most `cap` tokens. As far as `cap` allows, they cover each prefill entry with some padding, a prompt
     in chunks, decode past the end of a cache block, prompts longer than each ring cache, and tokens further apart than
-    each of `spans` (sliding windows).
+    each of `spans` (sliding windows). A prompt of one token is a step of decode, so prompts have two.
     """
     sizes = interface.prefill_sizes()
     runs: list[Run] = []
@@ -99,7 +99,8 @@ def plan_runs(interface: Interface, cap: int, decode: int, spans: Sequence[int])
         if before >= cap:
             break
         steps = FEW if runs else decode
-        prompt = min(wanted if wanted > before else size, max(cap - steps, before + 1), size)
+        shortest = max(cap - steps, (cap + 1) // 2, before + 1)  # half of a small cap is for the prompt
+        prompt = min(wanted if wanted > max(before, 1) else size, shortest, size)
         runs.append(Run(prompt, min(steps, cap - prompt)))
     if reached := [ring for ring in ring_rows(interface) if ring < cap]:
         prompt = max(min(wrapping(reached[-1], sizes[-1]), cap - FEW), reached[-1] + 1)
@@ -188,8 +189,15 @@ def not_covered(
 
 
 def _least(size: int, sizes: Sequence[int]) -> int:
-    """The length of the shortest prompt whose chunks use an entry of this length; see `step_inputs.chunks_of`."""
-    return next(count for count in range(1, size + 1) if size in (taken for _, taken in chunks_of(count, sizes)))
+    """The length of the shortest prompt whose chunks use an entry of this length; see `step_inputs.chunks_of`.
+
+    A chunk of one token is a step of decode.
+    """
+
+    def uses(count: int) -> bool:
+        return any(tokens > 1 and length == size for tokens, length in chunks_of(count, sizes))
+
+    return next(filter(uses, range(2, size + 1)), size)
 
 
 def _note(message: str, help: str) -> Diagnostic:

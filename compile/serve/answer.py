@@ -47,13 +47,14 @@ class Placed:
 
     stream: Stream
     _held: str = ""
-    _waiting: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])  # held before and after each token
+    # Of each token: the held text before it, and whether it continues the last character of that text.
+    _waiting: list[tuple[str, bool]] = field(default_factory=list[tuple[str, bool]])
 
     def push(self, token: int) -> tuple[str, list[int]]:
         """The text that is final after this token, and the places in it of the tokens since the previous text."""
         before, text = self._held, self.stream.push(token)
         self._held = "" if text else self.stream.held
-        self._waiting.append((before, text or self._held))
+        self._waiting.append((before, bool(before) and self._continues(before, token, text or self._held)))
         return (text, self._places(text)) if text else ("", [])
 
     def finish(self) -> tuple[str, list[int]]:
@@ -61,20 +62,26 @@ class Placed:
         text, self._held = self.stream.finish(), ""
         return text, self._places(text)
 
+    def _continues(self, before: str, token: int, after: str) -> bool:
+        """Whether a token's first byte belongs to the last character of `before`; `after` is the text of both.
+
+        Then the two have fewer characters together than apart: U+FFFD replaces bytes of both.
+        """
+        alone = self.stream.decode([token], skip_special=self.stream.skip_special)
+        return len(after) < len(before) + len(alone)
+
     def _places(self, text: str) -> list[int]:
-        found = [_place(before, after, text) for before, after in self._waiting]
+        found = [_place(before, continues, text) for before, continues in self._waiting]
         self._waiting.clear()
         return found
 
 
-def _place(before: str, after: str, text: str) -> int:
-    """The place of a token in a text, of which `before` was held before it, and `after` after it.
-
-    The characters that `before` and the text have in common are those before the token. If it added none, its bytes
-    belong to the last of them: U+FFFD replaces several bytes.
+def _place(before: str, continues: bool, text: str) -> int:
+    """The place of a token in a text, of which `before` was held before it: the characters that both have in common
+    are those before the token, except for the last one if the token continues it.
     """
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, text, strict=False)))
-    return min(common, len(before) - 1) if before and before == after else common
+    return min(common, len(before) - 1) if continues else common
 
 
 def echo_of(text: str, tokens: Sequence[int], stream: Stream) -> Echo:

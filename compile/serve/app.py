@@ -85,22 +85,33 @@ class _Counted:
 
 
 class _Crowded:
-    """Rejects requests of connections beyond the limit, except those of /health: a busy server is alive."""
+    """Rejects requests of connections beyond the limit, except those of /health: a busy server is alive.
+
+    Such a connection is closed after its answer, so that probes do not take the room of others.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_crowded = scope.get("state", {}).get(CROWDED) and scope["path"] not in (HEALTH, LIVE)
-        app = _TOO_MANY.response() if is_crowded else self._app
-        await app(scope, receive, send)
+        async def closing(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+            await send(message)
+
+        if not scope.get("state", {}).get(CROWDED):
+            await self._app(scope, receive, send)
+        elif scope["path"] in (HEALTH, LIVE):
+            await self._app(scope, receive, closing)
+        else:
+            await _TOO_MANY.response()(scope, receive, closing)
 
 
 _TOO_MANY = Refused(
     503,
     "the server has too many open connections; try again later",
     code="too_many_connections",
-    headers={"retry-after": "1", "connection": "close"},
+    headers={"retry-after": "1"},
 )
 
 

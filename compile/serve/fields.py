@@ -32,8 +32,9 @@ class Fields:
         if value is None:
             return default
         if type(value) is not int or not minimum <= value <= maximum:
-            upper = "" if maximum == LARGEST else f" to {maximum:,}"
-            raise wrong(name, f"`{name}` is {shown(value)}, not an integer from {minimum}{upper}")
+            is_larger = type(value) is int and value > maximum
+            upper = f" to {maximum:,}" if maximum < LARGEST or is_larger else ""
+            raise wrong(name, f"`{name}` is {shown(value)}, not an integer from {minimum:,}{upper}")
         return value
 
     def number(

@@ -122,6 +122,8 @@ def test_npcache(tmp_path: Path) -> None:
         ('["../config.json"]', "is not the name of a file"),
         ('[".."]', "is not the name of a file"),
         ('["absent"]', "there is no file `absent`"),
+        (f'["{"a" * 300}"]', "there is no file `aaa"),  # longer than file systems permit
+        ('["weight"], "x": [1]', "Extra data: line 1 column 11"),
     ],
 )
 def test_an_npcache_with_a_bad_list(tmp_path: Path, text: str, message: str) -> None:

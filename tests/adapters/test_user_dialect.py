@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import gguf
@@ -10,6 +11,7 @@ import pytest
 from transformers import Qwen3Config
 
 from bringup.compile.job import open_job
+from bringup.diagnostics import BringupError
 from tests.adapters import llama_cpp
 from tests.adapters.gguf_files import raises
 from tests.models import parity
@@ -103,3 +105,28 @@ def test_a_dialect_that_is_none(tmp_path: Path, family: str) -> None:
     Path(family).write_text(FAMILY.replace(", dialect=dialect)", ", dialect=table)"))
     with raises("BU004", "dialect of `mine` is a function"):
         open_job(family, str(file))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "message"),
+    [
+        ('"nomodule:dialect"', r"`nomodule:dialect` of the family `mine` cannot be loaded: there is no module"),
+        ('"json:nothing"', "`json` defines no `nothing`"),
+        ('"json"', "it is not of the form `module:name`"),
+        ("table", "the dialect of `mine` is a function, not a `Dialect`"),
+    ],
+)
+def test_a_dialect_that_cannot_be_loaded(
+    tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch, dialect: str, message: str
+) -> None:
+    """It is an error if the family is named, and a warning if it might be the one that a file lacks."""
+    _, file = written(tmp_path)
+    Path(family).write_text(FAMILY.replace(", dialect=dialect)", f", dialect={dialect})"))
+    with raises("BU004", message):
+        open_job(family, str(file))
+    monkeypatch.setenv("BRINGUP_MODELS", str(tmp_path))
+    with pytest.raises(BringupError) as caught:
+        open_job(None, str(file))
+    error, warning = caught.value.findings
+    assert (error.code, error.file, warning.code, warning.severity) == ("BU125", str(file), "BU004", "warning")
+    assert re.search(message, warning.message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 from click.testing import CliRunner, Result
@@ -28,6 +29,23 @@ def test_the_same_compile_again_does_nothing_and_says_so(mini):
     output = mini.compile("-o", "a.bundle")
     assert "up to date" in output
     assert {path: path.stat().st_mtime_ns for path in (mini.folder / "a.bundle").rglob("*")} == before
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "kernels.o", "schedule.json"])
+def test_a_damaged_bundle_is_not_up_to_date(mini, name):
+    """As an interrupted copy of a bundle leaves it."""
+    copy = mini.folder / "copy.bundle"
+    shutil.copytree(mini.folder / "a.bundle", copy)
+    assert "up to date" in mini.compile("-o", "copy.bundle")
+    file = copy / name
+    content = file.read_bytes()[:-1]
+    file.unlink()
+    file.write_bytes(content)
+    with pytest.raises(AssertionError, match="BU011"):
+        mini.compile("-o", "copy.bundle")
+    mini.compile("-o", "copy.bundle", "--force", cache="another")
+    assert logits(mini, "copy.bundle") == logits(mini, "a.bundle")
+    shutil.rmtree(copy)
 
 
 def test_another_place_takes_everything_from_the_cache(mini):

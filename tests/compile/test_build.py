@@ -127,6 +127,16 @@ def renamed(given: dict[str, np.ndarray], old: str, new: str) -> None:
             "29 names in `weights` have the prefix `model.`, such as `model.transformer.wte.weight`",
             "remove `model.` from these keys",
         ),
+        (
+            lambda given: given.update({"transformer.ln_f.weight": np.ones(8, np.int8)}),
+            "`transformer.ln_f.weight` is int8 in `weights`, the graph declares float32",
+            "pass arrays of floats, of any width",
+        ),
+        (
+            lambda given: given.update({"transformer.ln_f.weight": np.full(8, np.nan, np.float32)}),
+            "`transformer.ln_f.weight` holds NaN or infinity",
+            "such weights make every logit NaN: was the tensor ever written, and does its dtype hold its values?",
+        ),
     ],
 )
 def test_messages_on_weights_by_name(job, tmp_path, change, message, help):
@@ -139,6 +149,17 @@ def test_messages_on_weights_by_name(job, tmp_path, change, message, help):
     assert (finding.message, finding.help) == (message, help)
     assert "-->" not in finding.text
     assert finding.declared is not None or finding.code != "BU102"
+
+
+def test_names_without_a_prefix_and_one_that_is_missing(job, tmp_path):
+    given = {name.removeprefix("transformer."): array for name, array in weights(job).items()}
+    del given["lm_head.weight"]
+    with pytest.raises(BringupError) as caught:
+        build(job.graph, weights=given, out=tmp_path / "b", target="torch", buckets=BUCKETS)
+    assert [finding.message for finding in caught.value.findings] == [
+        "28 names in `weights` lack the prefix `transformer.`, such as `wte.weight`",
+        "`weights` has no `lm_head.weight`, [21, 8]",
+    ]
 
 
 def test_bundle_is_described_by_its_manifest(job, bundle):

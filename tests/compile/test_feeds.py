@@ -37,8 +37,8 @@ def test_every_prefill_that_fits_is_run(sizes: list[int], cap: int, decode: int,
     runs = plan_runs(interface(sizes), cap, decode, [span])
     assert all(0 < run.prompt <= run.end <= cap and run.decode >= 0 for run in runs)
     for before, size in pairwise([0, *sizes]):
-        reached = any(before < run.prompt <= size for run in runs)
-        assert reached is (before < cap)
+        reached = any(max(before, 1) < run.prompt <= size for run in runs)  # one token is a step of decode
+        assert reached is (before < cap) or (before, cap <= 2) == (0, True)
     assert any(run.prompt > sizes[-1] for run in runs) is (cap > sizes[-1])  # in chunks
     assert span >= cap or any(run.prompt > span for run in runs)
 
@@ -48,6 +48,7 @@ def test_a_usual_program() -> None:
     assert runs == [Run(61, 16), Run(125, 4), Run(133, 4)]  # padded; past a block of 64; in two chunks
     assert plan_runs(interface([64]), 200, 16, [100]) == [Run(61, 16), Run(69, 4), Run(103, 4)]
     assert plan_runs(interface([64]), 64, 16, []) == [Run(48, 16)]
+    assert plan_runs(interface([32]), 8, 16, []) == [Run(4, 4)]  # a short context
 
 
 @given(
@@ -74,6 +75,13 @@ def test_entries_of_several_sequences_are_one_note() -> None:
     feeds = [Feed(0, entry.name, step, np.zeros((1, 5), np.float32)) for entry in one.entries]
     (note,) = not_covered(replace(one, entries=(*one.entries, *batched)), feeds, [], str)
     assert note.message == "`prefill_16_8`, `decode_8` were not run"
+
+
+def test_the_shortest_prompt_of_the_first_length() -> None:
+    """A prompt of one token is a step of decode."""
+    step = sequence_step([1], 0, 1, 40)
+    (note,) = not_covered(interface([32]), [Feed(0, "decode", step, np.zeros((1, 5), np.float32))], [], str)
+    assert (note.message, note.help) == ("`prefill_32` was not run", "2")
 
 
 def test_what_is_not_reached_is_said() -> None:

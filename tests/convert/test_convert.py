@@ -232,7 +232,13 @@ def test_a_copy_of_a_target_s_layout(bringup: Bringup, llama: Path, tmp_path: Pa
 
 @pytest.mark.parametrize(
     "files",
-    [{"../llama/model.safetensors": {"rank": 0}}, {"rank0.safetensors": {}}, ["rank0.safetensors"], {"x": None}],
+    [
+        {"../llama/model.safetensors": {"rank": 0}},
+        {"rank0.safetensors": {}},
+        ["rank0.safetensors"],
+        {"x": None},
+        {"rank0.safetensors": {"rank": float("inf")}},
+    ],
 )
 def test_a_folder_that_lies_about_its_files(bringup: Bringup, llama: Path, tmp_path: Path, files: object) -> None:
     divided = tmp_path / "divided"

@@ -44,16 +44,26 @@ def test_the_buffers_of_a_target(installed: ModuleType, bringup: Bringup, tmp_pa
         equal(load_file(tmp_path / "out" / f"rank{rank}.safetensors"), part)
 
 
+# Two shared experts of width 8, and 4 routed ones.
+SHARED = DeepseekV3Config(
+    vocab_size=40, hidden_size=16, intermediate_size=24, moe_intermediate_size=8, num_hidden_layers=2,
+    num_attention_heads=2, num_key_value_heads=2, q_lora_rank=8, kv_lora_rank=8, qk_nope_head_dim=4,
+    qk_rope_head_dim=4, v_head_dim=4, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=2, n_group=2,
+    topk_group=1, first_k_dense_replace=1,
+)  # fmt: skip
+
+
+def six_experts(tensors: dict[str, np.ndarray], x: str) -> list[np.ndarray]:
+    """The routed experts' matrices, then those of the shared ones."""
+    layer = "model.layers.1.mlp."
+    routed = [tensors[f"{layer}experts.{e}.{x}_proj.weight"] for e in range(4)]
+    return [*routed, *np.split(tensors[f"{layer}shared_experts.{x}_proj.weight"], 2, axis=x == "down")]
+
+
 @pytest.mark.parametrize("tp", [1, 2])
 def test_shared_experts_follow_the_routed_ones(bringup: Bringup, tmp_path: Path, tp: int) -> None:
     """Two shared experts of width 8 after 4 routed ones, from the tensors of transformers; a rank has half of each."""
-    config = DeepseekV3Config(
-        vocab_size=40, hidden_size=16, intermediate_size=24, moe_intermediate_size=8, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=2, q_lora_rank=8, kv_lora_rank=8, qk_nope_head_dim=4,
-        qk_rope_head_dim=4, v_head_dim=4, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=2, n_group=2,
-        topk_group=1, first_k_dense_replace=1,
-    )  # fmt: skip
-    source = parity.save_checkpoint(config, tmp_path / "source")
+    source = parity.save_checkpoint(SHARED, tmp_path / "source")
     place = ["--checkpoint", source, "--to", "fused", "--tp", tp, "-o", tmp_path / "out"]
     result = bringup("convert", *place)
     assert result.exit_code == 0, result.output
@@ -65,14 +75,42 @@ def test_shared_experts_follow_the_routed_ones(bringup: Bringup, tmp_path: Path,
         assert not any("shared_experts" in name for name in found)
         half = slice(rank * 8 // tp, (rank + 1) * 8 // tp)
         for x in ("gate", "up", "down"):
-            experts = [tensors[f"{layer}experts.{e}.{x}_proj.weight"] for e in range(4)]
-            experts += np.split(tensors[f"{layer}shared_experts.{x}_proj.weight"], 2, axis=x == "down")
-            wanted = np.stack([w[:, half] if x == "down" else w[half] for w in experts])
+            wanted = np.stack([w[:, half] if x == "down" else w[half] for w in six_experts(tensors, x)])
             np.testing.assert_array_equal(found[f"{layer}experts.{x}_proj"], wanted)
         rows = slice(rank * 24 // tp, (rank + 1) * 24 // tp)
         dense = [tensors[f"model.layers.0.mlp.{x}_proj.weight"][rows] for x in ("gate", "up")]
         np.testing.assert_array_equal(found["model.layers.0.mlp.gate_up_proj.weight"], np.concatenate(dense))
         equal(found, adapt(open_job(checkpoint=source), tp=tp, rank=rank, to="fused"))
+
+
+@pytest.mark.parametrize(
+    ("words", "held"),
+    [
+        (("--ep", 2), [[0, 1, 2], [3, 4, 5]]),
+        (("--tp", 2, "--ep", 2), [[0, 1, 2], [3, 4, 5]]),
+        (("--ep", 3), [[0, 1], [2, 3], [4, 5]]),
+        (("--ep", 2, "--redundant-experts", 2), [[0, 1, 2, 3], [4, 5, 0, 1]]),
+    ],
+)
+def test_shared_experts_are_divided_with_the_routed_ones(
+    bringup: Bringup, tmp_path: Path, words: tuple[object, ...], held: list[list[int]]
+) -> None:
+    source = parity.save_checkpoint(SHARED, tmp_path / "source")
+    result = bringup("convert", "--checkpoint", source, "--to", "fused", *words, "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    tensors = load_file(source / "model.safetensors")
+    for rank, experts in enumerate(held):
+        found = load_file(tmp_path / "out" / f"rank{rank}.safetensors")
+        for x in ("gate", "up", "down"):
+            wanted = np.stack([six_experts(tensors, x)[expert] for expert in experts])
+            np.testing.assert_array_equal(found[f"model.layers.1.mlp.experts.{x}_proj"], wanted)
+
+
+def test_six_experts_for_four_ranks(bringup: Bringup, tmp_path: Path) -> None:
+    source = parity.save_checkpoint(SHARED, tmp_path / "source")
+    result = bringup("convert", "--checkpoint", source, "--to", "fused", "--ep", 4, "-o", tmp_path / "out")
+    assert "axis `e` of size 6 does not divide among 4 ranks" in result.output, result.output
+    assert not (tmp_path / "out").exists()
 
 
 def write_gguf(path: Path) -> Path:

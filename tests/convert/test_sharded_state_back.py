@@ -110,8 +110,15 @@ def test_the_same_division_is_copied(bringup: Bringup, tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"mapping": 3}, MAPPING + "it is not an object"),
-        ({"mapping": {"tp_size": "2"}}, MAPPING),
-        ({"mapping": {"tp_size": 0}}, MAPPING + "BU045: numbers of ranks begin at 1"),
+        ({"mapping": {"tp_size": "2"}}, MAPPING + "`tp_size` is '2', not an integer from 1"),
+        ({"mapping": {"tp_size": 2.0}}, MAPPING + "`tp_size` is 2.0, not an integer from 1"),
+        ({"mapping": {"tp_size": True}}, MAPPING + "`tp_size` is True, not an integer from 1"),
+        ({"mapping": {"tp_size": 0}}, MAPPING + "`tp_size` is 0, not an integer from 1"),
+        ({"mapping": {"tp_size": 3, "ep_size": 2}}, MAPPING + "3 tensor-parallel and 2 expert-parallel ranks"),
+        ({"mapping": {"tp_size": 1 << 30}}, MAPPING + "1,073,741,824 ranks exceed the limit of 10,000"),
+        ({"mapping": {"pp_size": 2, "stage_layers": ["1", 1]}}, MAPPING + "`stage_layers` is ['1', 1], not a list"),
+        ({"mapping": {"physical_to_logical_map": [0]}}, MAPPING + "`physical_to_logical_map` is [0], not a list of"),
+        ({"mapping": {"tp_size": 9000}}, "is divided among 9000 ranks; it lacks `model-rank-2-part-0.safetensors`"),
         (
             {"mapping": {"tp_size": 4}},
             "it lacks `model-rank-2-part-0.safetensors`, `model-rank-3-part-0.safetensors`",
@@ -129,6 +136,46 @@ def test_a_division_that_does_not_fit(
     assert result.exit_code == 1
     assert "BU229" in result.output
     assert message.format(ranks) in result.output, result.output
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"{", b"\xff"])
+def test_a_bringup_json_that_is_not_readable(bringup: Bringup, tmp_path: Path, text: bytes) -> None:
+    ranks = written(bringup, tmp_path / "ranks", save(tmp_path / "source", *models.llama()), "--tp", 2)
+    (ranks / "bringup.json").write_bytes(text)
+    result = bringup("check", "--checkpoint", ranks)
+    assert f"error[BU229]: `{ranks}/bringup.json` is not readable" in result.output, result.output
+    for file in (FIRST, SECOND):
+        (ranks / file).unlink()
+    (save(tmp_path / "other", *models.llama()) / "model.safetensors").rename(ranks / "model.safetensors")
+    assert bringup("check", "--checkpoint", ranks).exit_code == 0  # it is a file of another program
+
+
+def test_a_tensor_in_two_parts(bringup: Bringup, tmp_path: Path) -> None:
+    """Parts of an older conversion: the two have different values, so neither is used without an error."""
+    ranks = written(bringup, tmp_path / "ranks", save(tmp_path / "source", *models.llama()), "--tp", 2)
+    old = {name: array + 1 for name, array in load_file(ranks / SECOND).items() if name == "model.norm.weight"}
+    save_file(old, ranks / "model-rank-1-part-1.safetensors")
+    result = bringup("check", "--checkpoint", ranks)
+    assert result.exit_code == 1
+    assert "error[BU217]: `rank1.model.norm.weight` of" in result.output, result.output
+    assert result.output.count("error[") == 1
+
+
+def test_missing_last_ranks(bringup: Bringup, tmp_path: Path) -> None:
+    """The files of other programs do not state their number."""
+    ranks = written(bringup, tmp_path / "ranks", save(tmp_path / "source", *models.llama()), "--tp", 4)
+    (ranks / "bringup.json").unlink()
+    (ranks / "model-rank-3-part-0.safetensors").unlink()
+    result = bringup("check", "--checkpoint", ranks)
+    assert "error[BU229]: the folder has 3 ranks, among which the model cannot be divided" in result.output
+    assert result.output.count("error[") == 1
+
+
+def test_ranks_next_to_other_weights(bringup: Bringup, tmp_path: Path) -> None:
+    ranks = written(bringup, tmp_path / "ranks", save(tmp_path / "source", *models.llama()), "--tp", 2)
+    save_file({"weight": np.ones(2, "f4")}, ranks / "extra.safetensors")
+    result = bringup("check", "--checkpoint", ranks)
+    assert "has the files of 2 ranks in the form `sharded_state`, and other weights" in result.output, result.output
 
 
 def test_a_family_without_names(bringup: Bringup, tmp_path: Path) -> None:

@@ -125,9 +125,13 @@ def test_other_keys_of_the_context(key: str) -> None:
 
 
 def test_several_keys_of_the_context() -> None:
-    """The shortest counts."""
+    """The shortest counts. A longer one is a warning that names the key of the shortest before it."""
     keys = {"max_seq_len": 64, "model_max_length": 77}
     assert LlamaConfig.from_hf(SIZES | keys).max_positions == 64
+    for more in ({}, {"max_position_embeddings": 131}):
+        config, (finding,) = LlamaConfig.read(SIZES | keys | more)
+        assert config.max_positions == 64
+        assert finding.message.startswith("config sets `model_max_length` = 77 and `max_seq_len` = 64")
 
 
 def test_a_context_has_a_token_and_fits_a_number() -> None:

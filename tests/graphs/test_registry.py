@@ -22,6 +22,11 @@ def test_first_known_architecture_wins():
     assert by_architecture(["SomethingElse", "MistralForCausalLM", "GPT2LMHeadModel"]).name == "llama"
 
 
+def test_no_architecture():
+    with pytest.raises(BringupError, match=r"BU125: config.json lists no `architectures`\n.*name the family as MODEL"):
+        by_architecture([])
+
+
 def test_unknown_architecture_suggests():
     with pytest.raises(BringupError, match="BU125") as caught:
         by_architecture(["LlamaForCausalML"])

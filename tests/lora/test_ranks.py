@@ -127,15 +127,25 @@ def test_ranks_that_do_not_fit(
     assert not (tmp_path / "out").exists()
 
 
-def test_values_out_of_the_range_of_a_dtype(bringup: Bringup, llama: Written, tmp_path: Path) -> None:
+@pytest.mark.parametrize("to", ["ranks", "trtllm"])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (60000, "has 90,000, which is out of the range of float16"),
+        (3e38, "multiplied by its scale, is out of the range of float32"),
+    ],
+)
+def test_values_out_of_the_range_of_a_dtype(
+    bringup: Bringup, llama: Written, tmp_path: Path, to: str, value: float, message: str
+) -> None:
     lora = tmp_path / "lora"
     lora.mkdir()
     (lora / "adapter_config.json").write_bytes((llama.lora / "adapter_config.json").read_bytes())
     tensors = load_file(llama.lora / "adapter_model.safetensors")
     name = next(name for name in tensors if name.endswith("q_proj.lora_B.weight"))
-    tensors[name] = np.full_like(tensors[name], 60000)
+    tensors[name] = np.full_like(tensors[name], value)
     save_file(tensors, lora / "adapter_model.safetensors")
-    place = ["--checkpoint", llama.base, "--to", "ranks", "-o", tmp_path / "out"]
-    result = bringup("lora", "convert", lora, *place)
+    result = bringup("lora", "convert", lora, "--checkpoint", llama.base, "--to", to, "-o", tmp_path / "out")
     assert "error[BU174]" in result.output
-    assert "q_proj.weight.lora_B` has 90,000, which is out of the range of float16" in result.output, result.output
+    assert message in result.output, result.output
+    assert not (tmp_path / "out").exists()

@@ -61,6 +61,7 @@ def test_the_first_of_many_connections_are_served():
                 assert await asyncio.wait_for(held[3][0].read(), 5) == b"", "a rejected connection is closed"
                 async with opened(wire, 1) as late:
                     assert (await answered(late[0], HEALTH))[9:12] == b"200", "the server is alive"
+                    assert await asyncio.wait_for(late[0][0].read(), 5) == b"", "it is closed, for other probes"
                 count = 'bringup_requests_total{endpoint="/v1/completions",status="503"}'
                 assert (await wire.server.figures())[count] == 7
             assert (await wire.send(PLAIN)).startswith(b"HTTP/1.1 200 ")

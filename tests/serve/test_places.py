@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+from collections.abc import Sequence
+
 import pytest
 import tokenizers
 from tokenizers import decoders
@@ -51,6 +55,30 @@ def test_places_of_an_answer(text: bytes, places: list[int], stops: tuple[str, .
 def test_places_of_an_echo(text: bytes, places: list[int]):
     echo = echo_of("", list(text), stream())
     assert (echo.text, list(echo.offsets)) == (text.decode("utf-8", "replace"), places)
+
+
+def places_by_bytes(pieces: Sequence[bytes]) -> list[int]:
+    """The character of each token's first byte: the characters of all bytes up to this one, less one."""
+    starts = itertools.accumulate(map(len, pieces), initial=0)
+    return [len(b"".join(pieces)[: start + 1].decode("utf-8", "replace")) - 1 for start in [*starts][:-1]]
+
+
+def test_tokens_of_several_bytes():
+    """Tokens that end one character and begin the next, as vocabularies have; also if neither is complete."""
+    pieces = [*(bytes([byte]) for byte in range(256)), b"\xa5\xe6\x9c\xac\xe8", b"\x9f\x98", b"\xac\xe8", b" \xf0\x9f"]
+    pieces += [b"\x80b", "é".encode(), b"the", b"\xa8\xc3\xbc"]
+    letters = {byte: letter for letter, byte in _byte_letters().items()}
+    vocabulary = {"".join(letters[byte] for byte in piece): at for at, piece in enumerate(pieces)}
+    backend = tokenizers.Tokenizer(BPE(vocabulary, []))
+    backend.decoder = decoders.ByteLevel()
+    draw = random.Random(1)
+    leads = [at for at, piece in enumerate(pieces) if piece[0] >= 0x80]
+    for _ in range(2000):
+        tokens = [draw.choice(leads if draw.random() < 0.8 else range(len(pieces))) for _ in range(draw.randint(1, 7))]
+        chosen = [pieces[token] for token in tokens]
+        echo = echo_of("", tokens, Tokenizer(backend, frozenset()).stream(skip_special=True))
+        assert echo.text == b"".join(chosen).decode("utf-8", "replace")
+        assert list(echo.offsets) == places_by_bytes(chosen), chosen
 
 
 def test_a_stop_string_after_an_incomplete_character():

@@ -8,7 +8,9 @@ from typing import Any
 
 import httpx2
 import pytest
+from click.testing import CliRunner
 
+from bringup.cli.main import cli
 from bringup.compile.serve.limits import Limits
 from tests.runtime import exact
 from tests.serve.inside import Server, serving
@@ -45,7 +47,7 @@ FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"top_p": 1.5}, "top_p", "is 1.5"),
     ({"top_k": -2}, "top_k", "is -2"),
     ({"seed": -(2**63) - 1}, "seed", "is -9223372036854775809"),
-    ({"seed": 2**63}, "seed", "is 9223372036854775808"),
+    ({"seed": 2**63}, "seed", "-9,223,372,036,854,775,808 to 9,223,372,036,854,775,807"),
     ({"n": 0}, "n", "is 0"),
     ({"n": 17}, "n", "from 1 to 16"),
     ({"n": 9, "prompt": ["w1", "w2"]}, "prompt", "18 answers are more than the limit of 16"),
@@ -260,3 +262,9 @@ def test_a_key():
             assert (await server.client.get("/health")).status_code == 200
 
     asyncio.run(scenario())
+
+
+def test_a_limit_of_a_step_that_is_no_number():
+    result = CliRunner().invoke(cli, ["serve", ".", "--step-seconds", "nan"])
+    assert result.exit_code == 2
+    assert "`--step-seconds`: nan is not in the range x>0" in result.output

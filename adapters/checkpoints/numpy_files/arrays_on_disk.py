@@ -10,8 +10,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from bringup.adapters.checkpoints.bounded_json import MAX_TEXT, strict_json
-from bringup.adapters.checkpoints.files import opened
+from bringup.adapters.checkpoints.bounded_json import MAX_TEXT, strict_value
+from bringup.adapters.checkpoints.files import entries, opened
 from bringup.adapters.checkpoints.numpy_files.npy_header import (
     MAX_HEADER,
     PREFIX,
@@ -96,15 +96,16 @@ def _listed(names: Path) -> list[str]:
     with opened(names) as file:
         text = file.read(MAX_TEXT + 1)
     try:
-        listed = strict_json(b'{"names": ' + text + b"}")["names"]
+        listed = strict_value(text)
     except ValueError as error:
         raise _bad_list(names, str(error)) from None
     if not isinstance(listed, list):
         raise _bad_list(names, "it is not a list")
+    there = set(entries(names.parent))
     for name in cast("list[object]", listed):
         if not isinstance(name, str) or Path(name).name != name or name in (".", ".."):
             raise _bad_list(names, f"{shown(name)} is not the name of a file")
-        if not (names.parent / name).is_file():
+        if name not in there:
             raise _bad_list(names, f"there is no file `{short(name)}`")
     return cast("list[str]", listed)
 

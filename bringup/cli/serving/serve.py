@@ -14,7 +14,7 @@ import click
 
 from bringup.cli.parameters.loras import serve_lora_option
 from bringup.cli.parameters.targets import DEVICE
-from bringup.cli.parameters.words import BUNDLE
+from bringup.cli.parameters.words import BUNDLE, Number
 
 if TYPE_CHECKING:
     from bringup.compile.runtime.batch import Batch
@@ -55,7 +55,7 @@ VARIABLE = "BRINGUP_API_KEY"
 )
 @click.option(
     "--step-seconds",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     default=600.0,
     show_default=True,
     metavar="N",
