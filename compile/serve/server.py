@@ -28,6 +28,7 @@ from bringup.compile.serve.protocol import protocol_of
 from bringup.compile.serve.worker import Worker
 from bringup.compile.text.tokenizer import Tokenizer
 from bringup.diagnostics import BringupError, fail
+from bringup.system.os_errors import reason
 from bringup.system.signals import Stopped
 
 QUEUE = 2048  # connections that the system holds until they are accepted
@@ -83,9 +84,8 @@ def _address(host: str, port: int) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
         help = "choose another --host or --port; --port 0 selects a free one"
-        raise fail("BU917", f"cannot serve at {host}:{port}: {why}", help=help) from None
+        raise fail("BU917", f"cannot serve at {host}:{port}: {reason(error)}", help=help) from None
 
 
 def serve(

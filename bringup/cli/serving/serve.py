@@ -98,7 +98,7 @@ def command(
     with _log():
         serve(
             opening,
-            model=model_name or bundle.resolve().name.removesuffix(".bundle"),
+            model=model_name or Path(os.path.realpath(bundle)).name.removesuffix(".bundle"),
             loras=lora,
             host=host,
             port=port,
