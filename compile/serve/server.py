@@ -36,11 +36,13 @@ MOMENT = 0.1  # seconds
 SIGNALS = (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGTERM))
 
 
-def open_served(bundle: str | PathLike[str], executor: str | None, loras: Mapping[str, str]) -> Batch:
-    """Opens a bundle with LoRAs by name. They are never evicted from the host's cache. Raises as `load_batch`,
-    `read_lora` and `Loras.add` do.
+def open_served(
+    bundle: str | PathLike[str], executor: str | None, loras: Mapping[str, str], lora_fraction: float | None = None
+) -> Batch:
+    """Opens a bundle with LoRAs by name. They are never evicted from the host's cache; `lora_fraction` limits their
+    slots. Raises as `load_batch`, `read_lora` and `Loras.add` do.
     """
-    batch = load_batch(bundle, executor, lora_bytes=sys.maxsize)
+    batch = load_batch(bundle, executor, lora_bytes=sys.maxsize, lora_fraction=lora_fraction)
     for name, path in loras.items():
         batch.loras.hold(name, batch.read_lora(path))
     return batch
