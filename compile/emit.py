@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,7 @@ from bringup.diagnostics import did_you_mean, fail
 from bringup.graphs.core.graph import Graph
 from bringup.progress import Progress
 from bringup.system.atomic import write_file
+from bringup.system.new_files import is_of_writing, new_files
 
 if TYPE_CHECKING:
     from bringup.compile.program.program import Program
@@ -42,28 +45,36 @@ def emit_phase(
     phase: str, graph: Graph, layout: Layout, selection: Selection,
     out: Path, store: Store, dump_dir: Path | None, progress: Progress,
 ) -> Path:  # fmt: skip
-    """Writes one phase that `check_phase` accepts, other than the bundle, to `out`."""
-    with progress.stage("Exporting") as stage:
-        if dump_dir:
-            dump(graph, layout, selection, dump_dir)
-        if phase == PROGRAM:
-            write_file(out, _text(exported(graph, layout, selection)).encode())
+    """Writes one phase that `check_phase` accepts, other than the bundle, to `out`, after the dump."""
+    if phase == PROGRAM:
+        with progress.stage("Exporting") as stage, dumping(graph, layout, selection, dump_dir):
+            data = _text(exported(graph, layout, selection)).encode()
             stage.done("the program")
-            return out
-        program = encoded_program(graph, layout, selection.form, store)
-        stage.done(f"{len(program.interface.entries)} entry points, {program.summary}")
-    with progress.stage("Lowering") as stage:
-        write_file(out, selection.target.emit(phase, program, selection.options, dump_dir))
-        stage.done(f"to {phase}")
+    else:
+        with progress.stage("Exporting") as stage:
+            program = encoded_program(graph, layout, selection.form, store)
+            stage.done(f"{len(program.interface.entries)} entry points, {program.summary}")
+        with progress.stage("Lowering") as stage, dumping(graph, layout, selection, dump_dir) as texts:
+            data = selection.target.emit(phase, program, selection.options, texts)
+            stage.done(f"to {phase}")
+    write_file(out, data)
     return out
 
 
-def dump(graph: Graph, layout: Layout, selection: Selection, folder: Path) -> None:
-    """Writes the program as text, from a trace of its own; a target writes its phases to the same folder."""
-    program = exported(graph, layout, selection)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, code in program.exported.items():
-        write_file(folder / f"1-program.{name}.txt", str(code).encode())
+@contextmanager
+def dumping(graph: Graph, layout: Layout, selection: Selection, folder: Path | None) -> Generator[Path | None]:
+    """A folder with the program as text, traced without the cache; a target writes its phases there. None without one.
+
+    Its files are in `folder` after the block, also after an error, which they explain. If one of them could not be
+    written, none is there.
+    """
+    if folder is None:
+        yield None
+        return
+    with new_files(folder, keep=lambda error: not is_of_writing(error)) as part:
+        for name, code in exported(graph, layout, selection).exported.items():
+            write_file(part / f"1-program.{name}.txt", str(code).encode())
+        yield part
 
 
 def exported(graph: Graph, layout: Layout, selection: Selection) -> Program:

@@ -20,7 +20,7 @@ from bringup.compile.cache.store import Store, default_store
 from bringup.compile.check.checker import check_job as check
 from bringup.compile.check.quantisation.parts import part_warnings
 from bringup.compile.check.ties import tie_warnings
-from bringup.compile.emit import BUNDLE, check_phase, dump, emit_phase
+from bringup.compile.emit import BUNDLE, check_phase, dumping, emit_phase
 from bringup.compile.estimate.memory import check_limit
 from bringup.compile.job import Job, as_job, job_of, with_weights
 from bringup.compile.packed_job import WEIGHTS_FORMS, form_of, weights_of
@@ -83,7 +83,7 @@ def build(
     selection.check_loras(job.graph)
     logical = as_job(job)
     out, progress, store = Path(path("out", out)), progress or Silent(), cache or default_store()
-    dumped = None if dump_dir is None else Path(path("dump_dir", dump_dir))
+    dump_to = None if dump_dir is None else Path(path("dump_dir", dump_dir))
     context = context_of(logical, max_seq_len)
     layout_for = partial(
         layout_of, context=context, buckets=buckets, all_logits=all_logits, aux_hidden=aux_hidden,
@@ -101,7 +101,7 @@ def build(
         checked = f"{len(logical.plan.entries)} parameters against {len(logical.plan.headers)} tensors"
         stage.done(f"{checked}; {held}" if held else checked)
     if emit != BUNDLE:
-        return emit_phase(emit, job.graph, layout, selection, out, store, dumped, progress)
+        return emit_phase(emit, job.graph, layout, selection, out, store, dump_to, progress)
     physical = selection.laid_out(job)
     keys = CacheKeys.of(physical, layout, selection)
     if not force and bundles.is_up_to_date(out, keys.key):
@@ -113,13 +113,12 @@ def build(
     if tokenizer and tokenizer.warning:
         progress.warn(tokenizer.warning)
     with progress.stage("Exporting") as stage:
-        if dumped:
-            dump(job.graph, layout, selection, dumped)
         program = encoded_program(job.graph, layout, selection.form, store)
         stage.done(f"{len(program.interface.entries)} entry points, {program.summary}")
     with (
         bundles.writing(out, force=force, progress=progress) as folder,
-        selection.lower(program, folder, store, dumped) as finish,
+        dumping(job.graph, layout, selection, dump_to) as texts,
+        selection.lower(program, folder, store, texts) as finish,
     ):
         with progress.stage("Writing") as stage:
             place = folder / bundles.WEIGHTS

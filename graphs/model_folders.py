@@ -15,6 +15,7 @@ from typing import TypeVar
 from bringup import userfiles
 from bringup.diagnostics import BringupError, Diagnostic, fail
 from bringup.spec import Site
+from bringup.system.os_errors import reason
 
 VARIABLE = "BRINGUP_MODELS"
 F = TypeVar("F")
@@ -79,9 +80,10 @@ def _files(folder: Path, failed: list[BringupError] | None) -> list[Path]:
         return sorted(path for path in folder.iterdir() if path.suffix == ".py" and not path.name.startswith(NO_MODELS))
     except OSError as error:
         if failed is not None:
-            message = (error.strerror or str(error)).lower()
             help = f"correct {VARIABLE}: folders with Python files, separated by `{os.pathsep}`"
-            failed.append(fail("BU026", f"{VARIABLE} names `{folder}`, which cannot be listed: {message}", help=help))
+            failed.append(
+                fail("BU026", f"{VARIABLE} names `{folder}`, which cannot be listed: {reason(error)}", help=help)
+            )
         return []
 
 

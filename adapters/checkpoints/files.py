@@ -11,7 +11,7 @@ from typing import BinaryIO, Protocol, cast
 
 from bringup.diagnostics import BringupError, fail
 from bringup.shown import short
-from bringup.system.os_errors import refused
+from bringup.system.os_errors import reason, refused
 
 # https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md: a pointer's first line, and its largest size
 LFS_MAGIC = b"version https://git-lfs.github.com/spec/v1"
@@ -35,12 +35,12 @@ def opened(path: Path) -> Generator[BinaryIO]:
             raise unreadable(path, f"is {KINDS.get(kind, 'no file')}")
         file = path.open("rb")
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
-        raise refused(error) or unreadable(path, f"cannot be opened: {why(error)}") from None
+        raise refused(error) or unreadable(path, f"cannot be opened: {reason(error)}") from None
     with file:
         try:
             yield file
         except OSError as error:
-            raise refused(error) or unreadable(path, f"cannot be read: {why(error)}") from error
+            raise refused(error) or unreadable(path, f"cannot be read: {reason(error)}") from error
 
 
 def is_local(path: object) -> bool:
@@ -66,11 +66,6 @@ def expect(path: Path, spans: Iterable[tuple[int, int]]) -> None:
 def entries(folder: Path) -> list[str]:
     """The names in a folder, sorted; for a folder behind HTTP the known ones. Raises OSError."""
     return sorted(os.listdir(folder) if is_local(folder) else getattr(folder, "names"))  # noqa: B009, PTH208
-
-
-def why(error: OSError | ValueError) -> str:
-    """The system's message about a path."""
-    return (getattr(error, "strerror", None) or str(error)).lower()
 
 
 def unreadable(path: Path, message: str) -> BringupError:

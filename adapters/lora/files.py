@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from bringup.adapters.checkpoints.bounded_json import read_json
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
-from bringup.adapters.checkpoints.files import unreadable, why
+from bringup.adapters.checkpoints.files import unreadable
 from bringup.adapters.checkpoints.gguf import Metadata
 from bringup.adapters.checkpoints.gguf_tensors import read_gguf
 from bringup.adapters.checkpoints.reader import read_loaded, read_mapped
@@ -21,6 +21,7 @@ from bringup.adapters.lora.spelling import SPELLINGS, Spelling
 from bringup.adapters.sources.open_checkpoint import open_path
 from bringup.diagnostics import Diagnostic, fail
 from bringup.shown import shown
+from bringup.system.os_errors import reason
 
 MAGIC = b"GGUF"
 NAMES = ("adapter_model.safetensors", "adapters.safetensors", "adapter_model.bin")  # of peft, MLX, older peft
@@ -56,7 +57,7 @@ def open_lora(path: str | os.PathLike[str]) -> LoraFiles:
         help = "name a folder with adapter_config.json, or a GGUF file"
         raise fail("BU034", f"no such file or folder: `{place}`", help=help, file=str(place)) from None
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
-        raise unreadable(place, f"cannot be opened: {why(error)}") from None
+        raise unreadable(place, f"cannot be opened: {reason(error)}") from None
     if place.is_file() and _is_gguf(place):
         return _gguf(place)
     folder = place if place.is_dir() else place.parent

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from bringup import plugins
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
-from bringup.adapters.checkpoints.files import opened, refuse_lfs_pointer, some, unreadable, why
+from bringup.adapters.checkpoints.files import opened, refuse_lfs_pointer, some, unreadable
 from bringup.adapters.checkpoints.folder import FILE
 from bringup.adapters.checkpoints.folder_layout import TORCH_SUFFIXES
 from bringup.adapters.checkpoints.gguf import MAGIC as GGUF
@@ -32,6 +32,7 @@ from bringup.adapters.sources.file_readers import (
 from bringup.adapters.sources.second_source import split_prefix, with_second
 from bringup.diagnostics import BringupError, Severity, did_you_mean, fail
 from bringup.spec import TensorInfo
+from bringup.system.os_errors import reason
 
 OTHER_FORMS = "name a .safetensors, .bin, .npz or .gguf file; transformers' save_pretrained writes safetensors"
 # By suffix: a description of a file in an unsupported format, and the fix.
@@ -179,7 +180,7 @@ def _no_weights(folder: Path, ggufs: Sequence[str], failed: Sequence[BringupErro
     try:
         names = sorted(os.listdir(folder))  # noqa: PTH208  one call, one error
     except OSError as error:
-        return unreadable(folder, f"cannot be read: {why(error)}")
+        return unreadable(folder, f"cannot be read: {reason(error)}")
     if ggufs:
         help = f"name one of them, such as {folder / ggufs[0]}"
         return fail("BU218", f"`{folder}` has {len(ggufs)} GGUF files: {some(ggufs)}", help=help)

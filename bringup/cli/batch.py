@@ -95,7 +95,8 @@ def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
 
 
 def _read(path: Path) -> bytes:
-    from bringup.adapters.checkpoints.files import unreadable, why
+    from bringup.adapters.checkpoints.files import unreadable
+    from bringup.system.os_errors import reason
 
     if str(path) == "-":
         return sys.stdin.buffer.read()
@@ -105,7 +106,7 @@ def _read(path: Path) -> bytes:
         help = "--batch needs a file with one JSON object on each line, or - for stdin"
         raise fail("BU034", f"no such file or folder: `{path}`", help=help) from None
     except OSError as error:
-        raise unreadable(path, f"cannot be read: {why(error)}") from None
+        raise unreadable(path, f"cannot be read: {reason(error)}") from None
 
 
 def _misfits(given: Mapping[str, Any]) -> Iterator[str]:

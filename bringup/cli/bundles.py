@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ def bundle_name(model: str | None, checkpoint: str | None) -> str:
         return Path(model).name
     source = checkpoint or ""
     scheme, colon, rest = source.partition(":")
-    path = Path(model or (re.split("@|==", rest)[0] if colon else scheme)).resolve()
+    path = Path(os.path.realpath(model or (re.split("@|==", rest)[0] if colon else scheme)))
     return path.stem if path.suffix in (".py", ".safetensors", ".gguf") else path.name
 
 

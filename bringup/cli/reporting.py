@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Generator, Mapping
@@ -55,7 +56,7 @@ def reporting(
     if path is None or job is None:
         yield Reporting(StageLines())
         return
-    if not path.resolve().parent.is_dir():  # reported before the work begins
+    if not Path(os.path.realpath(path)).parent.is_dir():  # reported before the work begins
         message = f"cannot write the report `{path}`: no such folder: `{path.parent}`"
         raise fail("BU021", message, help="give the path of a file")
     from bringup.compile.report.record import Recorder

@@ -23,6 +23,7 @@ _SHORT = (
     "resource_exhausted", "can't start new thread", "failed to map segment", "memory allocation",
     "ended with code -9",  # the kernel kills the largest process if there is no memory
 )  # fmt: skip
+_PLAIN = {errno.ELOOP: "its symbolic links form a loop"}  # plainer than the system's messages
 _NO_SPACE = os.strerror(errno.ENOSPC).lower()
 _ROOM = "free some space, or choose a path on another disk with -o"
 _HELP = "close other programs, raise the limit (`ulimit -v`), or compile on a larger machine; --dry-run prints the need"
@@ -68,7 +69,15 @@ def _reports(error: BaseException, *words: str) -> bool:
 
 def unwritable(error: OSError, path: Path) -> BringupError:
     """BU901, BU902 or BU903 for an error of a write to `path`."""
-    return refused(error, path.parent) or fail("BU901", f"cannot write `{path}`: {error.strerror or error}")
+    return refused(error, path.parent) or fail("BU901", f"cannot write `{path}`: {reason(error)}")
+
+
+def reason(error: BaseException) -> str:
+    """The message of an error; that of the operating system without its number and the path."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    text = str(error.strerror)
+    return _PLAIN.get(error.errno or 0, text[:1].lower() + text[1:])
 
 
 def free_bytes(place: Path) -> int | None:

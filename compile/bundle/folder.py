@@ -20,7 +20,7 @@ from bringup.graphs.registry import is_registered
 from bringup.progress import Progress, Silent
 from bringup.system.atomic import exchange, flush, flush_tree, sha256, write_file
 from bringup.system.lock import locked, sibling_path
-from bringup.system.os_errors import refusals, unwritable
+from bringup.system.os_errors import reason, refusals, unwritable
 from bringup.system.signals import signals_deferred
 
 SCHEMA = 7
@@ -76,7 +76,8 @@ def _resolved(out: Path) -> Path:
     try:
         return out.resolve()
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, up to Python 3.12
-        raise fail("BU012", f"`{out}` cannot be resolved: {error}", help="choose another name with -o") from error
+        why = reason(error) if isinstance(error, OSError) else "its symbolic links form a loop"
+        raise fail("BU012", f"`{out}` cannot be resolved: {why}", help="choose another name with -o") from error
 
 
 @contextmanager
@@ -186,7 +187,7 @@ def steady(bundle: Path) -> Generator[Callable[[], bool]]:
     except FileNotFoundError as error:
         raise fail("BU034", f"no such file or folder: `{bundle}`", help="`bringup compile` makes a bundle") from error
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
-        raise _no_bundle(bundle, error) from error
+        raise _no_bundle(bundle, reason(error)) from error
 
     def same() -> bool:
         try:
@@ -238,7 +239,7 @@ def check_files(bundle: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def _no_bundle(bundle: Path, error: object) -> BringupError:
-    return fail("BU603", f"`{bundle}` is not a bundle: {error}", help="`bringup compile` makes one")
+    return fail("BU603", f"`{bundle}` is not a bundle: {error}", help="name the folder that `bringup compile` wrote")
 
 
 def versions(more: Iterable[str] = ()) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from bringup.compile.program.program import EntryPoint
 from bringup.diagnostics import fail
 from bringup.graphs.core.step import BLOCK
 from bringup.spec import DTYPES
-from bringup.system.os_errors import refused
+from bringup.system.os_errors import reason, refused
 
 MOST = 1 << 31  # of tokens, blocks and sizes
 KINDS = ("paged", "ring", "sequence", "lora")  # of states
@@ -89,7 +89,7 @@ def program_of(bundle: Path) -> Generator[None]:
     except (OSError, ValueError, RuntimeError, LookupError) as error:
         if known := refused(error):
             raise known from error
-        message = str(error).partition("\n")[0]
+        message = reason(error).partition("\n")[0]
         help = "compile it again"
         raise fail("BU603", f"the program of `{bundle}` cannot be loaded: {message}", help=help) from error
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from bringup.compile.draft.facts import Facts
 from bringup.compile.draft.graph_text import comment
 from bringup.compile.draft.quoted import quoted
-from bringup.compile.draft.readings import DEFAULTS, Slot
+from bringup.compile.draft.readings import DEFAULTS, Slot, qkv_order
 from bringup.compile.draft.words import POSITIONS
 from bringup.spec import Shape
 
@@ -82,7 +82,9 @@ def _questions(facts: Facts, slot: Slot, slots: Sequence[Slot]) -> Iterator[str]
 
 
 def _answered(facts: Facts, slot: Slot) -> bool:
-    """Whether a hint decides between the remaining readings: only for the channel order of rope."""
+    """Whether a hint decides between the remaining readings: the channel order of rope, the order of q, k and v."""
+    if slot.tensors.role == "qkv":
+        return qkv_order(facts)
     return facts.hints.pairs is not None and all(reading.meaning.startswith("rope") for reading in slot.proved)
 
 

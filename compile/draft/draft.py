@@ -25,7 +25,7 @@ from bringup.graphs.core.options import GraphOptions, build_graph
 from bringup.graphs.core.signature import Signature
 from bringup.graphs.registry import by_architecture
 from bringup.system.atomic import write_file
-from bringup.system.os_errors import unwritable
+from bringup.system.new_files import new_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,22 +89,9 @@ def write_draft(found: Draft, out: Path) -> None:
         raise fail(
             "BU011", f"`{out / there[0]}` exists", help="choose another folder with -o: a draft replaces nothing"
         )
-    texts = {out / name: text.encode() for name, text in found.files.items()}
-    fresh = [folder for folder in (out, *out.parents) if not folder.exists()]
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(error, out) from error
-    try:
-        for path, text in texts.items():
-            write_file(path, text)
-    except BaseException:
-        for path in texts:  # none existed before
-            path.unlink(missing_ok=True)
-        for folder in fresh:
-            if folder.is_dir() and not any(folder.iterdir()):
-                folder.rmdir()
-        raise
+    with new_files(out) as folder:
+        for name, text in found.files.items():
+            write_file(folder / name, text.encode())
 
 
 def _family_name(raw: Mapping[str, Any], architecture: str) -> str:

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from bringup.compile.draft.classes import CLASSES
 from bringup.compile.draft.hints import Hints
-from bringup.compile.draft.roles import Roles, Sizes
+from bringup.compile.draft.roles import Roles, Sizes, key_heads
 from bringup.compile.draft.words import (
     ACTIVATION,
     EPSILONS,
@@ -18,8 +19,12 @@ from bringup.compile.draft.words import (
     EXPERTS_PER_TOKEN,
     HEAD_DIM,
     MLP_BIAS,
+    MULTI_QUERY,
     OUT_BIAS,
+    PARALLEL,
     QKV_BIAS,
+    SHARED_COUNT,
+    SHARED_WIDTH,
     SIZES,
     first,
 )
@@ -31,10 +36,10 @@ TENSOR_NAME = re.compile(r"[A-Za-z0-9_.\-]+")
 # Names of bringup.graphs that a draft may use, and those of the classes that it may contain.
 PUBLIC = (
     "ACTIVATIONS", "CausalLM", "DecoderConfig", "Fields", "Float32RMSNorm", "GatedMLP", "GroupedAttention", "LayerNorm",
-    "MLP", "Module", "OnePlusRMSNorm", "Param", "PreNormLayer", "RMSNorm", "RopeConfig", "SparseMLP",
+    "Linear", "MLP", "Module", "OnePlusRMSNorm", "Param", "PreNormLayer", "RMSNorm", "RopeConfig", "SparseMLP",
     "alternating_windows", "layer_norm", "read_common", "sliding_window",
 )  # fmt: skip
-WRITTEN = ("ScaleNorm", "PlainNorm", "ParallelLayer")
+WRITTEN = tuple(CLASSES)
 # Names that a class of the draft must not have, because its files use them otherwise.
 TAKEN = frozenset({*PUBLIC, *WRITTEN, "Adapter", "ClassVar", "Dialect", "DECODER", "Family", "S", "Self"})
 
@@ -77,7 +82,8 @@ class Facts:
 
     @property
     def norms(self) -> str:
-        """The position of norms in a layer: before, around, after; `parallel` for one, `plain` if none has a weight."""
+        """The position of norms in a layer: before, around, after; `parallel` for one; `parallel two` for two, if the
+        config states that layers are parallel; `plain` if none has a weight."""
         found = {number for number in "1234" if self.roles.has(f"norm_{number}")}
         if {"1", "2", "3"} <= found or {"1", "2", "4"} <= found:
             return "around"
@@ -85,7 +91,32 @@ class Facts:
             return "after"
         if found == {"1"}:
             return "parallel"
+        if found == {"1", "2"} and self.parallel:
+            return "parallel two"
         return "before" if found else "plain"
+
+    @property
+    def shared(self) -> str:
+        """The class of experts with a shared one, '' for none."""
+        whole = all(self.roles.has(role) for role in ("shared_gate", "shared_up", "shared_down"))
+        if self.mlp != "experts" or not whole:
+            return ""
+        return "GatedSharedMLP" if self.roles.has("shared_router") else "SharedMLP"
+
+    @property
+    def parallel(self) -> str:
+        """The key that states that attention and the MLP read the same, '' for none."""
+        return next((key for key in PARALLEL if self.raw.get(key) is True), "")
+
+    @property
+    def multi_query(self) -> str:
+        """The key that states that there is one key head, '' for none."""
+        return next((key for key in MULTI_QUERY if self.raw.get(key) is True), "")
+
+    @property
+    def states_kv_heads(self) -> bool:
+        """Whether the config's number of key heads is that of the tensors."""
+        return self.sizes.g == self.raw.get(self.keys.get("num_key_value_heads", ""), self.sizes.h)
 
     @property
     def norm(self) -> str:
@@ -121,12 +152,12 @@ def facts_of(raw: Mapping[str, Any], headers: Mapping[str, TensorInfo], hints: H
         raise cannot(f"a tensor has the name `{short(odd)}`; {rule}", "rename the tensor, or write the adapter by hand")
     keys = {meaning: key for meaning, words in SIZES.items() if (key := first(words, raw))}
     widths = [key for key in SIZES["intermediate_size"] if key in raw]
-    if "intermediate_size" not in keys and widths and "hidden_size" in keys:
-        keys["intermediate_size"] = widths[0]  # null: four times the hidden size, as in GPT-2, GPT-J and GPT-Neo
+    if "intermediate_size" not in keys and "hidden_size" in keys and (widths or _is_four_times(headers, raw, keys)):
+        keys["intermediate_size"] = widths[0] if widths else "intermediate_size"  # null or absent, as in GPT-2, BLOOM
     lacking = [meaning for meaning in SIZES if meaning not in keys and meaning != "num_key_value_heads"]
     if lacking:
         raise cannot(f"config.json has no `{lacking[0]}`, by any name that is known", "add it to config.json")
-    values: dict[str, Any] = {meaning: raw[key] for meaning, key in keys.items()}
+    values: dict[str, Any] = {meaning: raw.get(key) for meaning, key in keys.items()}
     width: Any = values["intermediate_size"]
     if width is None and type(values["hidden_size"]) is int:
         width = values["intermediate_size"] = 4 * values["hidden_size"]
@@ -134,12 +165,15 @@ def facts_of(raw: Mapping[str, Any], headers: Mapping[str, TensorInfo], hints: H
         raise cannot(f"`{wrong[0]}` of config.json is not an integer from 1", "correct config.json")
     more = {"eps": EPSILONS, "act": ACTIVATION, "head_dim": HEAD_DIM, "experts": EXPERTS}
     more |= {"per_token": EXPERTS_PER_TOKEN, "expert_width": EXPERT_WIDTH}
+    more |= {"shared_width": SHARED_WIDTH, "shared_count": SHARED_COUNT}
     keys |= {meaning: key for meaning, words in more.items() if (key := first(words, raw))}
     m, h = values["hidden_size"], values["num_attention_heads"]
+    d = _count(raw.get(keys.get("head_dim", ""))) or max(1, m // h)
     sizes = Sizes(
-        m=m, h=h, g=values.get("num_key_value_heads", h), d=_count(raw.get(keys.get("head_dim", ""))) or max(1, m // h),
+        m=m, h=h, g=key_heads(headers, m, h, d) or values.get("num_key_value_heads", h), d=d,
         f=_count(width), vocab=values["vocab_size"], layers=values["num_hidden_layers"],
         e=_count(raw.get(keys.get("experts", ""))), x=_count(raw.get(keys.get("expert_width", ""))),
+        s=_shared_width(raw, keys),
     )  # fmt: skip
     roles = roles_of(headers, sizes, hints)
     if not any(tensors.in_layers for tensors in roles.found.values()):
@@ -158,6 +192,19 @@ def title_of(name: str) -> str:
         if each.isidentifier() and not keyword.iskeyword(each) and not {each, f"{each}Config"} & TAKEN:
             return each
     raise cannot(f"`{name}` has no letter to begin a class's name with", "name the family: --name NAME")
+
+
+def _is_four_times(headers: Mapping[str, TensorInfo], raw: Mapping[str, Any], keys: Mapping[str, str]) -> bool:
+    """Whether a matrix has the shape of an MLP four times as wide as the hidden size."""
+    m: Any = raw[keys["hidden_size"]]
+    return type(m) is int and any(tuple(info.shape) in ((4 * m, m), (m, 4 * m)) for info in headers.values())
+
+
+def _shared_width(raw: Mapping[str, Any], keys: Mapping[str, str]) -> int:
+    """The width of the shared expert: stated, or that of several routed ones; 0 without one."""
+    expert = _count(raw.get(keys.get("expert_width", "")))
+    count = _count(raw.get(keys.get("shared_count", "")))
+    return _count(raw.get(keys.get("shared_width", ""))) or count * expert
 
 
 def _count(value: Any) -> int:

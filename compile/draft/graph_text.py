@@ -5,49 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from bringup.compile.draft.classes import CLASSES, PARALLEL_LAYERS
 from bringup.compile.draft.facts import PUBLIC, Facts, Question, bias_key
 from bringup.compile.draft.quoted import one_line, quoted, tuple_of
 from bringup.graphs.config.neutral import NEUTRAL
 from bringup.graphs.decoder import CONTEXT_KEYS
 from bringup.shown import short, shown
 
-# Classes that the public parts lack and a draft defines.
-CLASSES = {
-    "ScaleNorm": '''class ScaleNorm(Module):
-    """Layer normalisation without a bias."""
-
-    def __init__(self, m: int, eps: float) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = Param("m", m=m)
-
-    def forward(self, x):
-        return layer_norm(x, self.weight, self.weight.new_zeros(self.weight.shape), self.eps)
-''',
-    "PlainNorm": '''class PlainNorm(Module):
-    """Layer normalisation without weight and bias."""
-
-    def __init__(self, m: int, eps: float) -> None:
-        super().__init__()
-        self.eps = eps
-
-    def forward(self, x):
-        return layer_norm(x, x.new_ones(x.shape[-1]), x.new_zeros(x.shape[-1]), self.eps)
-''',
-    "ParallelLayer": '''class ParallelLayer(Module):
-    """x + attention(norm(x)) + mlp(norm(x)): one norm for both."""
-
-    def __init__(self, m: int, eps: float, attention: Module, mlp: Module, *, norm) -> None:
-        super().__init__()
-        self.input_layernorm = norm(m, eps)
-        self.self_attn = attention
-        self.mlp = mlp
-
-    def forward(self, x_Nm, cos, sin, step):
-        normed_Nm = self.input_layernorm(x_Nm)
-        return x_Nm + self.self_attn(normed_Nm, cos, sin, step) + self.mlp(normed_Nm)
-''',
-}
 NORM_CHOICES = {
     "RMSNorm": "rounds before the product with the weight",
     "OnePlusRMSNorm": "multiplies by 1 + weight",
@@ -60,9 +24,8 @@ ROPE_KEYS = frozenset({"rope_parameters", "rope_scaling", "rope_theta", "partial
 def graph_text(facts: Facts, read: frozenset[str] = frozenset()) -> str:
     """The file. `read` are keys that a first version of the text read when it was run."""
     config, layer = _config(facts, read), _layer(facts)
-    classes = [CLASSES[name] for name in (facts.norm, "ParallelLayer") if name in CLASSES]
-    if facts.norms != "parallel":
-        classes = [text for text in classes if "ParallelLayer" not in text]
+    names = facts.norm, PARALLEL_LAYERS.get(facts.norms, ""), facts.shared
+    classes = [CLASSES[name] for name in names if name in CLASSES]
     body = "\n\n".join([*classes, config, layer])
     return (
         f'"""{facts.title}: a draft by `bringup init`. Lines with `# ?` are questions that tensors leave open."""\n\n'
@@ -105,18 +68,19 @@ def _config(facts: Facts, read: frozenset[str]) -> str:
     if facts.mlp == "experts":
         fields += ["    num_experts: int\n", "    experts_per_token: int\n", "    expert_ffn: int\n"]
         fields += ["    normalise: bool\n"]
+        fields += ["    shared_ffn: int\n"] if facts.shared else []
         biases += _experts(facts)
-    window = facts.raw.get("sliding_window") is not None or "sliding_window" in facts.hints.defaults
-    windows = "(sliding_window(fields),) * layers" if window else "(None,) * layers"
-    if "layer_types" in facts.raw and window:
-        windows = "alternating_windows(fields, layers, sliding_window(fields), full_every=1)"
     layers = quoted(facts.keys["num_hidden_layers"])
-    lines = [f"        layers = fields.layers({layers})\n", f"        windows = {windows}\n"]
+    lines = [f"        layers = fields.layers({layers})\n", f"        windows = {_windows(facts)}\n"]
     lines += _common(facts)
     if not facts.hints.defaults:
         notes += comment(facts.ask("what absent keys of config.json mean is not known: the values below are Llama's"))
     if facts.hints.rope is False:
         notes += comment(facts.ask("transformers' modelling file has no rope, which the draft rotates q and k with"))
+    if facts.raw.get("use_sliding_window") is False and "sliding_window" in facts.raw:
+        notes += '        fields.optional("sliding_window", int)  # without effect if `use_sliding_window` is false\n'
+    if facts.parallel:
+        notes += f"        fields.only({quoted(facts.parallel)}, True)  # layers are parallel\n"
     for key in sorted(facts.raw.keys() - read - NEUTRAL - {"layer_types"}) if read else ():
         notes += _unread(facts, key)
     model_type = facts.raw.get("model_type")
@@ -132,6 +96,15 @@ def _config(facts: Facts, read: frozenset[str]) -> str:
         + notes
         + f"        return cls(\n            **common,\n{''.join(biases)}        )\n"
     )
+
+
+def _windows(facts: Facts) -> str:
+    """The expression of the sliding windows of all layers."""
+    has = facts.raw.get("sliding_window") is not None or "sliding_window" in facts.hints.defaults
+    size = "sliding_window(fields)" if has and facts.raw.get("use_sliding_window") is not False else "None"
+    if "layer_types" in facts.raw:
+        return f"alternating_windows(fields, layers, {size}, full_every=1)"
+    return f"({size},) * layers"
 
 
 def _unread(facts: Facts, key: str) -> str:
@@ -160,9 +133,18 @@ def _experts(facts: Facts) -> list[str]:
         f"            num_experts=fields.experts({quoted(count)}, {facts.sizes.e}),\n",
         f"            experts_per_token=fields.size({quoted(keys.get('per_token', 'num_experts_per_tok'))}, 2),\n",
         f"            expert_ffn=fields.size({quoted(width)}),\n",
+        *(_shared(facts, width) if facts.shared else []),
         *lines,
         f"            normalise={normalise},\n",
     ]
+
+
+def _shared(facts: Facts, width: str) -> list[str]:
+    """The width of the shared expert: its own key, or as many routed experts as another key states."""
+    keys = facts.keys
+    if "shared_width" in keys:
+        return [f"            shared_ffn=fields.size({quoted(keys['shared_width'])}),\n"]
+    return [f"            shared_ffn=fields.size({quoted(keys['shared_count'])}) * fields.size({quoted(width)}),\n"]
 
 
 def _common(facts: Facts) -> list[str]:
@@ -177,10 +159,16 @@ def _common(facts: Facts) -> list[str]:
     positions, tied = default("max_position_embeddings", 2048), default("tie_word_embeddings", False)
     activation = default(keys.get("act", "hidden_act"), "silu")
     comments = ""
+    if any(isinstance(value, Mapping) for value in group.values()):
+        comments = comment(
+            facts.ask("`rope_parameters` has a table for each kind of layer, and the draft has one rope")
+        )
     if "eps" not in keys:
-        comments = comment(facts.ask("the epsilon of the norms is not in config.json", f"eps={default(eps, 1e-5)}"))
-    named = all(key == meaning for meaning, key in keys.items() if meaning.endswith(("_size", "_heads", "_layers")))
-    if named and facts.raw[keys["intermediate_size"]] is not None:
+        comments += comment(facts.ask("the epsilon of the norms is not in config.json", f"eps={default(eps, 1e-5)}"))
+    named = facts.states_kv_heads and all(
+        key == meaning for meaning, key in keys.items() if meaning.endswith(("_size", "_heads", "_layers"))
+    )
+    if named and facts.raw.get(keys["intermediate_size"]) is not None:
         own = {
             "rms_norm_eps": eps,
             "hidden_act": keys.get("act", "hidden_act"),
@@ -197,13 +185,15 @@ def _common(facts: Facts) -> list[str]:
             f"        common = read_common(\n            fields,\n            windows,\n{given}        )\n",
         ]
     heads = f"fields.size({quoted(keys['num_attention_heads'])})"
-    kv = f"fields.size({quoted(keys['num_key_value_heads'])})" if "num_key_value_heads" in keys else "heads"
+    before, kv = _key_heads(facts)
+    comments += before
     d = f"fields.size({quoted(keys['head_dim'])}, hidden // heads)" if "head_dim" in keys else "hidden // heads"
     given = ", ".join(f"{key}={quoted(value)}" for key, value in rope.items())
     act = keys.get("act", "hidden_act")
     width = ""
-    if facts.raw[keys["intermediate_size"]] is None:
-        question = facts.ask(f"`{short(keys['intermediate_size'])}` is null: is it 4 times the hidden size?")
+    if facts.raw.get(keys["intermediate_size"]) is None:
+        state = "null" if keys["intermediate_size"] in facts.raw else "not in config.json"
+        question = facts.ask(f"`{short(keys['intermediate_size'])}` is {state}: is it 4 times the hidden size?")
         comments, width = comments + comment(question), ", 4 * hidden, null=4 * hidden"
     return [
         comments,
@@ -223,6 +213,20 @@ def _common(facts: Facts) -> list[str]:
     ]
 
 
+def _key_heads(facts: Facts) -> tuple[str, str]:
+    """The lines before the sizes and the expression for the number of key heads, as the tensors have them."""
+    key = facts.keys.get("num_key_value_heads")
+    stated = f"fields.size({quoted(key)})" if key else "heads"
+    if facts.states_kv_heads:
+        return "", stated
+    if facts.sizes.g == 1 and facts.multi_query:
+        line = f"        key_heads = {stated}\n" if key else ""
+        flag = f"fields.get({quoted(facts.multi_query)}, bool, True)"
+        return line, f"1 if {flag} else {'key_heads' if key else stated}"
+    text = f"the tensors have {facts.sizes.g} key heads, and no key of config.json states that number"
+    return comment(facts.ask(text)), str(facts.sizes.g)
+
+
 def _table(value: object) -> Mapping[str, Any]:
     """A table of config.json; {} for another value, which the config class reports."""
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
@@ -230,7 +234,8 @@ def _table(value: object) -> Mapping[str, Any]:
 
 def _theta(facts: Facts) -> float:
     group = _table(facts.hints.defaults.get("rope_parameters"))
-    return float(group.get("rope_theta", facts.default("rope_theta", 10000.0)))
+    theta = group.get("rope_theta", facts.default("rope_theta", 10000.0))
+    return float(theta) if isinstance(theta, int | float) else 10000.0  # a table: one for each kind of layer
 
 
 def _bias(facts: Facts, part: str, field: str) -> str:
@@ -250,7 +255,8 @@ def _layer(facts: Facts) -> str:
     mlp = {
         "gated": f"GatedMLP(m, config.ffn, config.activation, bias={mlp_bias})",
         "plain": f"MLP(m, config.ffn, config.activation, bias={mlp_bias}, out_bias={mlp_bias})",
-        "experts": "SparseMLP(\n            config.num_experts, m, config.expert_ffn, config.activation,\n"
+        "experts": f"{facts.shared or 'SparseMLP'}(\n            config.num_experts, m, config.expert_ffn, "
+        f"{'config.shared_ffn, ' if facts.shared else ''}config.activation,\n"
         "            per_token=config.experts_per_token, normalise=config.normalise,\n        )",
     }[facts.mlp]
     text = f"class {facts.title}(CausalLM):\n"
@@ -264,12 +270,14 @@ def _layer(facts: Facts) -> str:
     text += "        m, h, g, d = config.hidden, config.num_heads, config.num_kv_heads, config.head_dim\n"
     joined = "".join(f"            {setting},\n" for setting in settings)
     text += f"        attention = GroupedAttention(\n            m, h, g, d,\n{joined}        )\n        mlp = {mlp}\n"
-    if facts.norms == "parallel":
-        question = facts.ask(
-            "a layer has one norm: what does the MLP take?",
-            "the normed input, in parallel with attention",
-            "the sum after attention, without a norm",
-        )
-        return f"{text}{comment(question)}        return ParallelLayer(m, config.eps, attention, mlp, norm=self.norm)\n"
+    if layer := PARALLEL_LAYERS.get(facts.norms):
+        if not facts.parallel:
+            question = facts.ask(
+                "a layer has one norm: what does the MLP take?",
+                "the normed input, in parallel with attention",
+                "the sum after attention, without a norm",
+            )
+            text += comment(question)
+        return f"{text}        return {layer}(m, config.eps, attention, mlp, norm=self.norm)\n"
     norms = "before" if facts.norms == "plain" else facts.norms
     return f'{text}        return PreNormLayer(m, config.eps, attention, mlp, norm=self.norm, norms="{norms}")\n'

@@ -23,7 +23,9 @@ NO_WORDS: Mapping[str, Any] = {}
 class Hints:
     """`defaults`: of absent keys of config.json, {} if unknown. `roles`: by a tensor's last word.
     `packed`: parts of a fused tensor, in order, by its last word. `pairs`: whether rope rotates adjacent channels.
-    `norm`: the class of norms. `rope`: whether there is rope. `sources`: the origin of each, for people."""
+    `norm`: the class of norms. `rope`: whether there is rope. `by_head`, `by_group`: whether the rows of one tensor of
+    q, k and v are read head by head, or key head by key head with the queries of each. `sources`: the origin of each,
+    for people."""
 
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
     roles: dict[str, str] = field(default_factory=dict[str, str])
@@ -31,6 +33,8 @@ class Hints:
     pairs: bool | None = None
     norm: str | None = None
     rope: bool | None = None
+    by_head: bool = False
+    by_group: bool = False
     sources: list[str] = field(default_factory=list[str])
 
 
@@ -63,7 +67,7 @@ def _from_transformers(hints: Hints, model_type: str) -> None:
 
 
 def _read_modelling(hints: Hints, model_type: str) -> None:
-    """Two facts that no shape shows, from the text of transformers' modelling file."""
+    """Facts that no shape shows, from the text of transformers' modelling file."""
     spec = find_spec("transformers")
     place = Path(spec.origin).parent / "models" if spec and spec.origin else None
     module = model_type.replace("-", "_")
@@ -77,6 +81,10 @@ def _read_modelling(hints: Hints, model_type: str) -> None:
         hints.sources.append(f"transformers' {file.name}: no rope")
     elif "rotate_half" in text:
         hints.pairs = re.search(r"x\[\.\.\., 0?::2\]", text) is not None
+    hints.by_head = re.search(r"(num_heads|-1), 3( \* self\.head_\w+|, self\.head_\w+)\)", text) is not None
+    hints.by_group = re.search(r"kv_heads \+ 2, self\.head_\w+\)", text) is not None
+    if hints.by_head or hints.by_group:
+        hints.sources.append(f"transformers' {file.name}: the order of q, k and v in one tensor")
     if re.search(r"1\.0 \+ self\.weight|self\.weight(\.float\(\))? \+ 1", text):
         hints.norm = "OnePlusRMSNorm"
     elif re.search(r"self\.weight \* hidden_states\.to\(input_dtype\)", text):

@@ -112,17 +112,24 @@ def _qkv(facts: Facts, tensors: Tensors) -> Slot:
     readings = [Reading("q, then k, then v", _three(tensors, side))]
     if facts.sizes.h == facts.sizes.g:
         each = [
-            f'S({tensors.quoted}, "(h t d){rest}", t=3).mv("(h t d){rest} -> t ({heads} d){rest}").at("t", {at})'
-            for at, heads in enumerate("hgg")
+            f'S({tensors.quoted}, "({n} t d){rest}", t=3).mv("({n} t d){rest} -> t ({n} d){rest}").at("t", {at})'
+            for at, n in enumerate("hgg")
         ]
         readings.append(Reading("each head's q, k and v", _three(tensors, each)))
-    else:
+    elif facts.sizes.g > 1:  # with one key head this is the first reading
         readings.append(Reading("each key head's queries, its key, its value", _three(tensors, grouped)))
+    if qkv_order(facts):
+        readings.reverse()
     if tensors.p == "weight":
         flipped = [text.replace(f'{rest}"', '"', 1) for text in side]
         flipped = [text.replace('"out:', '"m out:', 1) for text in flipped]
         readings.append(Reading("q, then k, then v; in out", _three(tensors, flipped)))
     return Slot(tensors, readings)
+
+
+def qkv_order(facts: Facts) -> bool:
+    """Whether a hint shows that q, k and v of one tensor alternate by head, or by key head."""
+    return facts.hints.by_head if facts.sizes.h == facts.sizes.g else facts.hints.by_group and facts.sizes.g > 1
 
 
 def _grouped(tensors: Tensors, rest: str, part: int) -> str:
@@ -156,6 +163,10 @@ def _mlp(facts: Facts) -> Iterator[Slot]:
                 Reading("out in", {target: _experts(tensors, axes)}),
                 Reading("in out", {target: _experts(tensors, flipped)}),
             ])  # fmt: skip
+    if facts.shared:
+        roles = ("shared_gate", "shared_up", "shared_down", "shared_router")
+        for role, tensors in ((role, found[role, "weight"]) for role in roles if (role, "weight") in found):
+            yield _matrix(tensors, PARAMETERS[role].format(p="weight", L="{L}"))
     for tensors in (
         found[key] for key in (("gate_up", "weight"), ("gate_up", "bias"), ("gate_up", "")) if key in found
     ):

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 
 from bringup.compile.draft.hints import Hints
 from bringup.compile.draft.quoted import quoted
-from bringup.compile.draft.words import ATTENTION, BUFFERS, IN_ATTENTION, IN_MLP, MLP, NORMS, TOP
+from bringup.compile.draft.words import ATTENTION, BUFFERS, IN_ATTENTION, IN_MLP, IN_SHARED, MLP, NORMS, SHARED, TOP
 from bringup.spec import Shape, TensorInfo
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """m hidden, h query heads, g key heads, d channels, f feed-forward, x width of an expert, e experts, vocab."""
+    """m hidden, h query heads, g key heads, d channels, f feed-forward, x width of an expert, e experts, s width of the
+    shared expert, vocab."""
 
     m: int
     h: int
@@ -25,6 +26,7 @@ class Sizes:
     layers: int
     e: int = 0
     x: int = 0
+    s: int = 0
 
     def shapes(self, role: str) -> list[Shape]:
         """The possible shapes of a tensor with a role, output first."""
@@ -34,7 +36,8 @@ class Sizes:
             "q": [(heads, m)], "k": [(keys, m)], "v": [(keys, m)], "o": [(m, heads)], "qkv": [(heads + 2 * keys, m)],
             "gate": [(w, m) for w in widths], "up": [(w, m) for w in widths], "down": [(m, w) for w in widths],
             "gate_up": [(2 * w, m) for w in widths], "router": [(self.e, m)] if self.e else [],
-            "embed": [(self.vocab, m)], "head": [(self.vocab, m)], "norm": [(m,)],
+            "shared_gate": [(self.s, m)], "shared_up": [(self.s, m)], "shared_down": [(m, self.s)],
+            "shared_router": [(1, m)], "embed": [(self.vocab, m)], "head": [(self.vocab, m)], "norm": [(m,)],
             "q_norm": [(self.d,), (heads,)], "k_norm": [(self.d,), (keys,)],
         }.get(role, [(m,)])  # fmt: skip
 
@@ -106,6 +109,25 @@ def roles_of(headers: Mapping[str, TensorInfo], sizes: Sizes, hints: Hints) -> R
     return roles
 
 
+def key_heads(headers: Mapping[str, TensorInfo], m: int, h: int, d: int) -> int:
+    """The number of key heads by the shapes of all matrices of keys, or of q, k and v in one; 0 if they differ.
+
+    `m` hidden, `h` query heads, `d` channels of a head.
+    """
+    found: set[int] = set()
+    for name, info in headers.items():
+        *words, p = name.split(".")
+        if p != "weight" or len(info.shape) != 2 or m not in info.shape or not words:
+            continue
+        rows = info.shape[0] if info.shape[1] == m else info.shape[1]
+        if words[-1] in ATTENTION["k"]:
+            found.add(rows // d if rows % d == 0 else 0)
+        elif words[-1] in ATTENTION["qkv"]:
+            found.add((rows // d - h) // 2 if rows % d == 0 and (rows // d - h) % 2 == 0 else 0)
+    heads = found.pop() if len(found) == 1 else 0
+    return heads if heads > 0 and h % heads == 0 else 0
+
+
 def _prefix(headers: Mapping[str, TensorInfo]) -> str:
     """The first word of most names, such as `model.`, if the names of layers begin with it."""
     for name in headers:
@@ -138,15 +160,19 @@ def _by_name(tensors: Tensors, hints: Hints) -> str:
     if not tensors.in_layers:
         return next((role for role, names in TOP.items() if last in names), "")
     place = _place(words[:-1], last)
-    if place is not NORMS and last in hints.roles and hints.roles[last] in place:
+    if place not in (NORMS, SHARED) and last in hints.roles and hints.roles[last] in place:
         return hints.roles[last]
-    if last in hints.packed:
+    if last in hints.packed and place is not SHARED:
         return "qkv" if len(hints.packed[last]) == 3 else "gate_up"
+    if place is SHARED:
+        return next((role for role, names in SHARED.items() if last in names), "")
     tables = (place, NORMS) if place is not NORMS else (NORMS, ATTENTION, MLP)
     return next((role for table in tables for role, names in table.items() if last in names), "")
 
 
 def _place(words: list[str], last: str) -> Mapping[str, tuple[str, ...]]:
+    if any(IN_SHARED in word for word in (*words, last)):
+        return SHARED
     for word in reversed(words):
         if any(part in word.lower() for part in IN_MLP):
             return MLP

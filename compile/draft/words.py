@@ -13,12 +13,16 @@ SIZES: Mapping[str, tuple[str, ...]] = {
     "intermediate_size": ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim"),
     "vocab_size": ("vocab_size", "padded_vocab_size"),
 }
+MULTI_QUERY = ("multi_query",)  # true: one key head, whatever another key states
+PARALLEL = ("parallel_attn", "use_parallel_residual", "parallel_residual")  # true: the MLP reads what attention reads
 HEAD_DIM = ("head_dim", "head_size", "kv_channels", "d_head")
 EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps", "layernorm_epsilon")
 ACTIVATION = ("hidden_act", "hidden_activation", "activation_function", "activation")
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k")
 EXPERT_WIDTH = ("moe_intermediate_size", "expert_intermediate_size", "intermediate_size")
+SHARED_WIDTH = ("shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size")
+SHARED_COUNT = ("n_shared_experts", "num_shared_experts")  # each as wide as a routed expert
 QKV_BIAS = ("attention_bias", "use_qkv_bias", "qkv_bias", "attn_bias", "use_bias", "bias")
 OUT_BIAS = ("attention_out_bias", "attention_o_bias", "attention_bias", "use_bias", "bias")
 MLP_BIAS = ("mlp_bias", "use_mlp_bias", "use_bias", "bias")
@@ -39,6 +43,10 @@ MLP: Mapping[str, tuple[str, ...]] = {
     "down": ("down_proj", "w2", "c_proj", "fc2", "fc_out", "dense_4h_to_h", "linear_2", "linear_out"),
     "gate_up": ("gate_up_proj", "gate_and_up_proj", "wi", "linear_in"),
     "router": ("gate", "router", "wg", "router_proj"),
+}
+SHARED: Mapping[str, tuple[str, ...]] = {  # of an expert that computes every token
+    **{f"shared_{role}": MLP[role] for role in ("gate", "up", "down")},
+    "shared_router": ("shared_expert_gate",),
 }
 NORMS: Mapping[str, tuple[str, ...]] = {
     "norm_1": (
@@ -61,6 +69,7 @@ TOP: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 POSITIONS = ("embed_positions", "wpe", "position_embeddings", "embed_position")  # tables of learned positions
 IN_ATTENTION = ("attn", "attention", "att")
+IN_SHARED = "shared_expert"
 IN_MLP = ("mlp", "ffn", "feed_forward", "moe", "experts", "block_sparse_moe", "feedforward")
 # Buffers that are not weights: tables that every program computes itself.
 BUFFERS: Mapping[str, str] = {
@@ -82,6 +91,8 @@ PARAMETERS: Mapping[str, str] = {
     **{role: f"model.layers.{{L}}.self_attn.{role}.{{p}}" for role in ("q_norm", "k_norm")},
     **{role: f"model.layers.{{L}}.mlp.{role}_proj.{{p}}" for role in ("gate", "up", "down")},
     "router": "model.layers.{L}.mlp.gate.{p}",
+    **{f"shared_{role}": f"model.layers.{{L}}.mlp.shared.{role}_proj.{{p}}" for role in ("gate", "up", "down")},
+    "shared_router": "model.layers.{L}.mlp.shared_gate.{p}",
 }
 # The same for an MLP without a gate (`bringup.graphs.MLP`), and for experts.
 PLAIN_MLP = {"up": "model.layers.{L}.mlp.dense_h_to_4h.{p}", "down": "model.layers.{L}.mlp.dense_4h_to_h.{p}"}

@@ -22,6 +22,7 @@ from bringup.compile.job import Job
 from bringup.compile.parity.reference import INPUT
 from bringup.diagnostics import BringupError, did_you_mean, fail
 from bringup.graphs.core.module import Module
+from bringup.system.os_errors import reason, unwritable
 
 LOGITS, TOKENS = "logits", "tokens"
 _AGAIN = "record it again; docs/verify.md shows how"
@@ -51,7 +52,7 @@ def save_activations(
     """Writes activations [T, …] of T tokens to a safetensors file, as float32, atomically; returns its path.
 
     `metadata` is text. `load_activations` reads two keys of it: `reference` (who computed the activations) and `dtype`
-    (in which type). Raises BU901 if the file cannot be written.
+    (in which type). Raises BU901 and BU902.
     """
     from safetensors.numpy import save
 
@@ -69,7 +70,7 @@ def save_activations(
         finally:
             Path(part).unlink(missing_ok=True)
     except OSError as error:
-        raise fail("BU901", f"cannot write `{path}`: {error.strerror}") from error
+        raise unwritable(error, path) from error
     return path
 
 
@@ -106,7 +107,7 @@ def _npz(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise fail("BU706", f"`{path}` cannot be read as .npz: {error}", help=_AGAIN) from error
+        raise fail("BU706", f"`{path}` cannot be read as .npz: {reason(error)}", help=_AGAIN) from error
     text = {name: str(arrays.pop(name)) for name in ("reference", "dtype") if name in arrays}
     return arrays, text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import signature
@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.adapters.planning.quantization import quantization_words
 from bringup.compile.bundle.weights_file import write_weights
+from bringup.compile.parity.quantised import dequantising, scales_to_widen, with_floats, without_reference
 from bringup.diagnostics import BringupError, fail
+from bringup.spec import TensorInfo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,14 +51,17 @@ class Reference:
         self.name, self.dtype = f"transformers {transformers.__version__}", dtype
         self.cache_dtype = None if cache_dtype == dtype else cache_dtype
         self.config = config
-        self.model = open_model(
+        if why := without_reference(config):
+            raise _unknown(config, why)
+        model = open_model(
             checkpoint,
-            config,
+            dequantising(config),
             parts,
             dtype=getattr(torch, dtype),
             attn_implementation="eager",
             experts_implementation="eager",
         )
+        self.model = with_floats(model, config, getattr(torch, dtype))
 
     def logits(self, tokens: list[int]) -> np.ndarray:
         """The logits of every position, float32 [T, V]."""
@@ -226,10 +231,11 @@ def _loaded(checkpoint: Checkpoint, config: Mapping[str, Any], **options: Any) -
         if checkpoint.format == "gguf":
             import_module("accelerate")  # transformers needs it for GGUF, and raises a bare ValueError without it
             return load(str(path.parent), gguf_file=path.name, **options)
-        if (path / "config.json").is_file() and any((path / name).is_file() for name in _WEIGHTS):
+        wide = scales_to_widen(checkpoint, config)
+        if not wide and (path / "config.json").is_file() and any((path / name).is_file() for name in _WEIGHTS):
             return load(str(path), **options)
         with tempfile.TemporaryDirectory(prefix="bringup-") as folder:
-            _write(checkpoint, config, Path(folder))
+            _write(checkpoint, config, Path(folder), wide)
             return load(folder, **options)
     except (ValueError, RuntimeError) as error:  # a GGUF of another architecture; tensors of other shapes
         raise _unknown(config, _first_line(error)) from error
@@ -257,8 +263,15 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _write(checkpoint: Checkpoint, config: Mapping[str, Any], folder: Path) -> None:
-    """The checkpoint as a folder that transformers opens."""
+def _write(checkpoint: Checkpoint, config: Mapping[str, Any], folder: Path, wide: Collection[str]) -> None:
+    """The checkpoint as a folder that transformers opens, with the tensors of `wide` in float32."""
+
+    def array(name: str) -> np.ndarray:
+        found = checkpoint.read(checkpoint.headers[name])
+        return found.astype("float32") if name in wide else found
+
     (folder / "config.json").write_text(json.dumps(dict(config)), "utf-8")
-    headers = list(checkpoint.headers.values())
-    write_weights(folder / "model.safetensors", headers, lambda name: checkpoint.read(checkpoint.headers[name]))
+    headers = [
+        TensorInfo(name, "float32", info.shape) if name in wide else info for name, info in checkpoint.headers.items()
+    ]
+    write_weights(folder / "model.safetensors", headers, array)

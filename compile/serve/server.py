@@ -28,6 +28,7 @@ from bringup.compile.serve.protocol import protocol_of
 from bringup.compile.serve.worker import Worker
 from bringup.compile.text.tokenizer import Tokenizer
 from bringup.diagnostics import BringupError, fail
+from bringup.system.os_errors import reason
 from bringup.system.signals import Stopped
 
 QUEUE = 2048  # connections that the system holds until they are accepted
@@ -35,11 +36,13 @@ MOMENT = 0.1  # seconds
 SIGNALS = (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGTERM))
 
 
-def open_served(bundle: str | PathLike[str], executor: str | None, loras: Mapping[str, str]) -> Batch:
-    """Opens a bundle with LoRAs by name. They are never evicted from the host's cache. Raises as `load_batch`,
-    `read_lora` and `Loras.add` do.
+def open_served(
+    bundle: str | PathLike[str], executor: str | None, loras: Mapping[str, str], lora_fraction: float | None = None
+) -> Batch:
+    """Opens a bundle with LoRAs by name. They are never evicted from the host's cache; `lora_fraction` limits their
+    slots. Raises as `load_batch`, `read_lora` and `Loras.add` do.
     """
-    batch = load_batch(bundle, executor, lora_bytes=sys.maxsize)
+    batch = load_batch(bundle, executor, lora_bytes=sys.maxsize, lora_fraction=lora_fraction)
     for name, path in loras.items():
         batch.loras.hold(name, batch.read_lora(path))
     return batch
@@ -83,9 +86,8 @@ def _address(host: str, port: int) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
         help = "choose another --host or --port; --port 0 selects a free one"
-        raise fail("BU917", f"cannot serve at {host}:{port}: {why}", help=help) from None
+        raise fail("BU917", f"cannot serve at {host}:{port}: {reason(error)}", help=help) from None
 
 
 def serve(

@@ -33,6 +33,7 @@ from bringup.compile.verify.evidence import GRAPH, Evidence, Referring, coarsest
 from bringup.compile.verify.scales import Scaled, Scales, taken_by
 from bringup.diagnostics import Diagnostic
 from bringup.graphs.core.module import Const
+from bringup.system.new_files import new_files
 
 
 class Proof:
@@ -198,7 +199,7 @@ class Proof:
         """Writes activations and returns the paths of the files.
 
         If `place` ends in `.safetensors`, those of the reference. Otherwise a folder: the reference's, bringup's, and
-        the tensors of the wrong operation if one was found.
+        the tensors of the wrong operation if one was found; all files or none.
         """
         versions = {"model": self.job.graph.config.family, "bringup": __version__}
         computed = {"dtype": self.reference.dtype or self.job.graph.dtype, **versions}
@@ -214,22 +215,20 @@ class Proof:
         if place.suffix == ".safetensors":
             return [save_activations(place, theirs, self.tokens, **by)]
         ours = record(graph.module, lambda: graph(step))
-        paths = [
-            save_activations(place / "reference.safetensors", theirs, self.tokens, **by),
-            save_activations(
-                place / "ours.safetensors", ours, self.tokens, reference="bringup, run by torch", **computed
-            ),
-        ]
+        files = {
+            "reference": (theirs, by),
+            "ours": (ours, {"reference": "bringup, run by torch", **computed}),
+        }
         if self.departure and self.departure.found:
             found = self.departure.found
             tensors = {f"input:{name}": array for name, array in found.inputs.items()}
             tensors |= {"torch": found.ours, "compiled": found.compiled}
             where = {"op": found.op.target, "call": found.op.call, "entry": found.op.entry}
-            dtype = self.job.graph.dtype
-            paths.append(
-                save_activations(place / "op.safetensors", tensors, self.tokens, dtype=dtype, **where, **versions)
-            )
-        return paths
+            files["op"] = (tensors, {"dtype": self.job.graph.dtype, **where, **versions})
+        with new_files(place) as folder:
+            for name, (arrays, words) in files.items():
+                save_activations(folder / f"{name}.safetensors", arrays, self.tokens, **words)
+        return [place / f"{name}.safetensors" for name in files]
 
 
 def _unexplained(parity: Parity, departing: Feed, scaled: Scaled | None, *, bisected: bool) -> Diagnostic:

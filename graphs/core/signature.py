@@ -13,6 +13,7 @@ from bringup.graphs.core.axes import Axes, parse, shape_of, show, sized, sizes_o
 from bringup.graphs.core.packing import Pack, misfit, stored
 from bringup.shown import shown
 from bringup.spec import DTYPES, Shape, Site
+from bringup.system.os_errors import reason
 
 if TYPE_CHECKING:
     from torch import nn
@@ -76,7 +77,7 @@ class Signature(Mapping[str, Declared]):
             rows = json.loads(Path(path).read_text("utf-8"))
             return cls({name: _declared(name, row) for name, row in rows.items()})
         except (OSError, ValueError) as error:
-            raise fail("BU123", f"`{path}` is not a signature file: {error}") from error
+            raise fail("BU123", f"`{path}` is not a signature file: {reason(error)}") from error
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise fail("BU123", f"`{path}` is JSON, but was not written by `to_json`") from error
 

@@ -81,10 +81,15 @@ def test_a_reference_whose_package_is_not_installed(gptq: Path, monkeypatch: pyt
         Reference(opened, plain, "float32")
 
 
-@pytest.mark.parametrize("form", ["fp8-tensor", "modelopt-fp8"])
-def test_a_reference_that_ignores_scales(form: str, tmp_path: Path) -> None:
+def test_a_reference_that_does_not_know_the_method(tmp_path: Path) -> None:
+    error, _ = refused("verify", "--checkpoint", write("llama", PUBLISHED["modelopt-nvfp4"], tmp_path)[0])
+    assert error.startswith("error[BU703]")
+    assert error.endswith("it does not know the quantisation method `modelopt`")
+
+
+def test_a_reference_that_ignores_scales(tmp_path: Path) -> None:
     """transformers loads the codes without their scales, and warns: numbers that prove nothing."""
-    error, help = refused("verify", "--checkpoint", write("llama", PUBLISHED[form], tmp_path)[0])
+    error, help = refused("verify", "--checkpoint", write("llama", PUBLISHED["fp8-tensor"], tmp_path)[0])
     assert error.startswith("error[BU703]")
     ignored = "it ignores `model.layers.0.mlp.down_proj.weight_scale`, a part of a quantised weight (14 such tensors)"
     assert error.endswith(ignored)

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import bringup
+from bringup.cli.main import cli
 from tests.runtime.lora.bases import Base
 from tests.runtime.lora.conftest import SEQUENCES
 from tests.serve.conftest import KEY, Process
@@ -217,6 +219,14 @@ def test_a_second_signal_ends_the_server_at_once(bundle):
     assert all(isinstance(answer, openai.APIStatusError) or answer.choices for answer in found)
     assert process.end() == 128 + signal.SIGTERM
     assert "Traceback" not in process.log
+
+
+def test_slots_in_a_part_of_memory(base: Base, bundle: Path) -> None:
+    """Too small a part is an error before the server starts; the slots themselves are tested in tests/runtime/lora."""
+    words = ["serve", str(bundle), "--port", "0", "--lora", f"a={next(iter(base.loras.values()))}"]
+    result = CliRunner().invoke(cli, [*words, "--lora-fraction", "1e-12"])
+    assert "error[BU621]: a slot for a LoRA needs" in result.output
+    assert result.exit_code == 1
 
 
 def test_sigterm_loses_no_accepted_request(process, single):

@@ -171,9 +171,9 @@ def test_a_head_that_never_ends_is_given_up():
     run(scenario)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_vanishes_ends_its_request(stream):
-    """While its request runs, while it waits, and in the middle of its body."""
+@pytest.mark.parametrize(("stream", "half"), [(False, False), (True, False), (False, True)])
+def test_a_client_that_vanishes_ends_its_request(stream, half):
+    """While its request runs, while it waits, and in the middle of its body. `half`: only its sending side ends."""
     body = json.dumps({"model": "exact", "prompt": [3], "max_tokens": 200, "stream": stream}).encode()
     request = POST + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
@@ -188,9 +188,14 @@ def test_a_client_that_vanishes_ends_its_request(stream):
             while len(wire.server.intake) < 2:
                 await asyncio.sleep(0.005)
             for _, writer in connections:
-                writer.transport.abort()
+                if half:
+                    writer.write_eof()
+                else:
+                    writer.transport.abort()
             while (await wire.server.figures())["bringup_disconnects_total"] < 3:
                 await asyncio.sleep(0.005)
+            for _, writer in connections:
+                writer.transport.abort()
             gate.free.set()
             await wire.server.idle()
             assert wire.server.worker.figures.steps < 20

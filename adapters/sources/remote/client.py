@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 
 from bringup.diagnostics import BringupError, fail
 from bringup.shown import short
+from bringup.system.os_errors import reason
 
 ATTEMPTS = 6  # for one request
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # seconds between attempts; each is twice the previous one
@@ -154,13 +155,13 @@ class Client:
             except _Refused as error:
                 raise _unsafe(url, str(error)) from None
             except (OSError, http.client.HTTPException) as error:
-                reason = getattr(error, "reason", error)
-                unknown = isinstance(reason, socket.gaierror) or getattr(reason, "errno", 0) == errno.ENETUNREACH
+                cause = getattr(error, "reason", error)
+                unknown = isinstance(cause, socket.gaierror) or getattr(cause, "errno", 0) == errno.ENETUNREACH
+                message = (reason(cause) if isinstance(cause, OSError) else str(cause)) or type(cause).__name__
                 if unknown and attempt:  # the name does not exist, or there is no network
-                    raise fail("BU913", f"`{url}` cannot be reached: {reason}", help=_AGAIN) from None
-                if isinstance(reason, _Refused):
-                    raise _unsafe(url, str(reason)) from None
-                message = str(reason) or type(reason).__name__
+                    raise fail("BU913", f"`{url}` cannot be reached: {message}", help=_AGAIN) from None
+                if isinstance(cause, _Refused):
+                    raise _unsafe(url, str(cause)) from None
             if progress() > before:
                 pause, attempt, before = FIRST_PAUSE, 0, progress()
             attempt += 1

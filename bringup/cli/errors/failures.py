@@ -20,6 +20,7 @@ from bringup.render.terminal import Paint, on_github
 from bringup.render.visible import visible
 from bringup.render.words import plural
 from bringup.system import signals
+from bringup.system.os_errors import reason
 
 PIPE_CLOSED, BUG = 141, 101  # 141: as if ended by SIGPIPE
 
@@ -107,7 +108,7 @@ def _of_the_machine(error: Exception) -> BringupError | None:
         return BringupError(Diagnostic(code="BU922", message=message, help=f"run: {package.install}"))
     if isinstance(error, OSError) and error.strerror:
         place = f": `{error.filename}`" if error.filename else ""
-        return BringupError(Diagnostic(code="BU901", message=f"{error.strerror.lower()}{place}"))
+        return BringupError(Diagnostic(code="BU901", message=f"{reason(error)}{place}"))
     return None
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 import click
 
 from bringup.diagnostics import fail
+from bringup.system.os_errors import reason
 
 if TYPE_CHECKING:
     from bringup.adapters.apply.parallel import Parallel
@@ -96,7 +97,7 @@ def _expert_map(file: Path) -> tuple[tuple[int, ...], ...]:
     try:
         found: Any = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise fail("BU138", f"`{file}` is not an expert map: {error}", help=help, file=str(file)) from error
+        raise fail("BU138", f"`{file}` is not an expert map: {reason(error)}", help=help, file=str(file)) from error
     if isinstance(found, dict):
         found = cast("dict[str, Any]", found).get("physical_to_logical_map")
     rows: Any = [found] if _is_row(found) else found

@@ -27,6 +27,13 @@ VARIABLE = "BRINGUP_API_KEY"
 @click.command("serve")
 @click.argument("bundle", type=BUNDLE)
 @serve_lora_option
+@click.option(
+    "--lora-fraction",
+    type=click.FloatRange(0, 1, min_open=True),
+    metavar="F",
+    help="Use at most this part of the memory that is free once the bundle is loaded for slots of LoRAs; default: all "
+    "slots of the bundle.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="H", help="The address to listen on.")
 @click.option(
     "--port",
@@ -69,8 +76,9 @@ VARIABLE = "BRINGUP_API_KEY"
 )
 @click.option("--executor", type=DEVICE, metavar="NAME", help="A device of the bundle's target (`bringup targets`).")
 def command(
-    bundle: Path, lora: dict[str, str], host: str, port: int, api_key: str | None, model_name: str | None,
-    max_queue: int, max_body_bytes: int, step_seconds: float, allow_host: tuple[str, ...], executor: str | None,
+    bundle: Path, lora: dict[str, str], lora_fraction: float | None, host: str, port: int, api_key: str | None,
+    model_name: str | None, max_queue: int, max_body_bytes: int, step_seconds: float, allow_host: tuple[str, ...],
+    executor: str | None,
 ) -> None:  # fmt: skip
     """Serve BUNDLE over HTTP: /v1/completions, /v1/chat/completions, /v1/models, /health, /metrics.
 
@@ -87,7 +95,7 @@ def command(
 
     def opening() -> Batch:
         with lines.stage(f"Loading {bundle}"):
-            return open_served(bundle, executor, lora)
+            return open_served(bundle, executor, lora, lora_fraction)
 
     def ready(url: str, models: Models) -> None:
         names = ", ".join((models.base, *models.loras))
@@ -98,7 +106,7 @@ def command(
     with _log():
         serve(
             opening,
-            model=model_name or bundle.resolve().name.removesuffix(".bundle"),
+            model=model_name or Path(os.path.realpath(bundle)).name.removesuffix(".bundle"),
             loras=lora,
             host=host,
             port=port,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -124,7 +125,7 @@ def _artifact(file: str) -> Json:
     """The path in the repository; outside of it, the absolute path."""
     inside = in_repository(file)
     if inside is None:
-        return {"uri": Path(file).resolve().as_uri()}
+        return {"uri": Path(os.path.realpath(file)).as_uri()}
     return {"uri": (Path("/") / inside).as_uri().removeprefix("file:///"), "uriBaseId": ROOT}
 
 

@@ -1,0 +1,106 @@
+"""Drafts of layers that the public parts lack: one key head, parallel layers, q, k and v by head, shared experts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import (
+    BloomConfig,
+    FalconConfig,
+    Gemma3TextConfig,
+    GPTNeoXConfig,
+    PreTrainedConfig,
+    Qwen2MoeConfig,
+)
+
+from bringup.adapters import open_checkpoint
+from bringup.compile.draft.draft import Draft, draft, write_draft
+from bringup.testing import assert_fits, assert_same_logits
+from tests.draft.checkpoints import SIZES
+from tests.models import parity
+
+FALCON: dict[str, Any] = {
+    "vocab_size": 131, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 6, "alibi": False,
+    "bos_token_id": 0, "eos_token_id": 2,
+}  # fmt: skip
+NEW = {"new_decoder_architecture": True, "num_kv_heads": 3}
+ONE_NORM = {"multi_query", "new_decoder_architecture", "num_ln_in_parallel_attn"}
+SPARSE = {"decoder_sparse_step", "max_window_layers", "mlp_only_layers"}
+EXPERTS = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2}
+# By name: the config, and the keys whose meaning the draft asks for; here they have no further effect.
+CASES: dict[str, tuple[PreTrainedConfig, set[str]]] = {
+    "one key head": (FalconConfig(**FALCON, multi_query=True, parallel_attn=True), set()),
+    "in sequence, by head": (FalconConfig(**FALCON, multi_query=False, parallel_attn=False, bias=True), set()),
+    "two norms": (FalconConfig(**FALCON, **NEW), ONE_NORM),
+    "one norm": (FalconConfig(**FALCON, **NEW, num_ln_in_parallel_attn=1), ONE_NORM),
+    "by head and two norms": (
+        GPTNeoXConfig(**SIZES | {"num_key_value_heads": 6}, use_parallel_residual=True), {"num_key_value_heads"},
+    ),
+    "a shared expert with a gate": (
+        Qwen2MoeConfig(**SIZES, **EXPERTS, shared_expert_intermediate_size=40), SPARSE,
+    ),
+}  # fmt: skip
+QUICK = ("one key head", "a shared expert with a gate")
+
+
+def drafted(name: str, folder: Path) -> tuple[Draft, Path, Path]:
+    """The draft, its model file, and the checkpoint. The keys of the case are read."""
+    config, keys = CASES[name]
+    source = parity.save_checkpoint(config, folder / "checkpoint")
+    found = draft(open_checkpoint(source, headers_only=True))
+    unread = {question.text.split("`")[1] for question in found.questions if "rejects it until" in question.text}
+    assert unread <= keys
+    write_draft(found, folder / "draft")
+    graph = folder / "draft" / f"{found.name}_graph.py"
+    text = graph.read_text("utf-8")
+    graph.write_text(
+        text.replace("        return cls(\n", f"        fields.read |= {keys or 'set()'}\n        return cls(\n")
+    )
+    return found, folder / "draft" / f"{found.name}.py", source
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_is_left_open(name: str, tmp_path: Path) -> None:
+    found, model, source = drafted(name, tmp_path)
+    assert found.open == 0
+    assert not any("several readings" in question.text for question in found.questions)  # transformers' file decides
+    assert_fits(model, source)
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+)
+def test_logits(name: str, tmp_path: Path) -> None:
+    _, model, source = drafted(name, tmp_path)
+    assert_same_logits(model, source)
+
+
+def test_without_hints_the_order_is_a_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each head's q, k and v, or all of q first: both are proved, so both are in the draft."""
+    from bringup.compile.draft.hints import Hints
+
+    monkeypatch.setattr("bringup.compile.draft.draft.hints_of", lambda raw, architecture: Hints())
+    source = parity.save_checkpoint(CASES["in sequence, by head"][0], tmp_path / "checkpoint")
+    found = draft(open_checkpoint(source, headers_only=True))
+    (choices,) = [each.choices for each in found.questions if "weight` [144, 48]: several readings" in each.text]
+    assert choices[0] == "q, then k, then v"
+    assert choices[1].startswith("each head's q, k and v: S(")
+
+
+def test_a_width_that_no_key_states(tmp_path: Path) -> None:
+    """BLOOM's: four times the hidden size, as a matrix of the checkpoint shows."""
+    config = BloomConfig(vocab_size=131, hidden_size=40, n_layer=2, n_head=5)
+    found = draft(open_checkpoint(parity.save_checkpoint(config, tmp_path), headers_only=True))
+    texts = [question.text for question in found.questions]
+    assert "`intermediate_size` is not in config.json: is it 4 times the hidden size?" in texts
+    assert not any("several readings" in text for text in texts)
+    assert found.open == 2  # the norm of the embedding
+
+
+def test_a_rope_for_each_kind_of_layer(tmp_path: Path) -> None:
+    source = parity.save_checkpoint(Gemma3TextConfig(**SIZES, head_dim=8, sliding_window=32), tmp_path)
+    found = draft(open_checkpoint(source, headers_only=True))
+    assert found.open == 0
+    assert any(question.text.startswith("`rope_parameters` has a table for each kind") for question in found.questions)
