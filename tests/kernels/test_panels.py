@@ -126,7 +126,7 @@ def test_any_number_of_programs_gives_the_same_bits() -> None:
     assert calls
     for programs in (1, 5, 12, 20):  # of 12 tiles
         call = replace(calls[0], grid=(programs, 1, 1))
-        seen, results = built(replace(task, sampling=(call,)), CAPABILITY).run()
+        seen, results = built(replace(task, calls=(call,)), CAPABILITY).run()
         assert seen.findings == []
         found.append(results["y"])
     assert all(np.array_equal(each, found[0]) for each in found)
