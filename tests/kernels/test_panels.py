@@ -26,7 +26,7 @@ from tests.kernels.test_products import linear, rms_norm
 
 NEAR = {"bfloat16": 2**-7, "float16": 2**-10}
 CAPABILITY = "sm_90"
-FEW = 2  # multiprocessors: the widest tiles, and several for each program
+FEW = 2  # multiprocessors, so that each program has several tiles
 
 
 @pytest.fixture(autouse=True)

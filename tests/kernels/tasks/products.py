@@ -44,10 +44,10 @@ def gated(rows: int, inner: int, dtype: str) -> Task:
 
 
 def in_panels(task: Task) -> Task:
-    """A product of more rows than a tile has, for sm_90 with one multiprocessor: its program has several wide tiles."""
+    """A product of more rows than a tile has, for sm_90 with one multiprocessor: its program has two wide tiles."""
     with patch.dict(products.PANELS, {"sm_90": 1}):
         calls = calls_of(task.graph, task.graph.groups[0], "sm_90") or ()
-    assert [(call.kernel.stem, call.grid) for call in calls] == [("linear_panels", (1, 1, 1))]
+    assert [(call.kernel.stem, call.kernel.num_warps, call.grid) for call in calls] == [("linear_panels", 8, (1, 1, 1))]
     return replace(task, calls=calls)
 
 
