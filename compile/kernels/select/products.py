@@ -57,7 +57,7 @@ def _call(graph: OpGraph, group: Group, found: list[Node], capability: str) -> K
     if len(dtypes) != 1 or not dtypes <= set(DTYPES) or any(graph.buffers[n.outputs[0]].shape != shape for n in found):
         raise NotTaken
     if capability in PANELS and given.rows > TALLEST and dtypes != {"float32"}:
-        code = Code(graph, group, FORMULAS, {"lane": "beside"})
+        code = Code(graph, group, FORMULAS, {"lane": "present"})
         epilogue = epilogue_of(code, given, factors)
         if (weights := _rows_of_weights(graph, given, epilogue)) is not None:
             return _in_panels(code, given, epilogue, weights, PANELS[capability])
@@ -226,13 +226,13 @@ def _rows_of_weights(graph: OpGraph, given: Input, epilogue: Epilogue) -> list[V
 def _in_panels(code: Code, given: Input, epilogue: Epilogue, weights: Sequence[View], processors: int) -> KernelCall:
     """One call of `linear_panels`, with a program for each of `processors`, or for each tile if there are fewer.
 
-    `code` has the masks of that kernel: rows past the last one repeat it, so only lanes are masked, by `beside`.
+    `code` has the masks of that kernel: rows past the last one repeat it, so only lanes are masked, by `present`.
     """
     sizes = panel(given.rows, epilogue.lanes, len(weights), processors)
     operands = {"x": given.x, "w0": weights[0], "w1": weights[1] if len(weights) == 2 else None}
     parameters, constants = _parameters(code, operands)
     constants |= {
-        "EPILOGUE": epilogue_text(code, f"beside = lane < {epilogue.lanes}"),
+        "EPILOGUE": epilogue_text(code, f"present = lane < {epilogue.lanes}"),
         "PAIR": len(weights) == 2,
         "M": given.rows,
         "LANES": epilogue.lanes,

@@ -12,7 +12,7 @@ LOADS = 8  # outstanding loads of weights of a thread
 MOST_SUMS = 8 * 32 * 64  # maximum accumulators of a tile: 64 for each thread of eight warps
 NARROWEST = 16  # minimum rows and lanes of a tile with matrix instructions
 TALLEST = 128  # maximum rows of a tile
-BESIDES = 32  # what a tile of `linear_panels` costs besides its sums, in lanes: estimated, not measured
+EXTRA = 32  # what a tile of `linear_panels` costs besides its sums, in lanes: estimated, not measured
 PANELS = {"sm_90": PROCESSORS, "sm_100": 148}  # multiprocessors (of a B200: 148), where `linear_panels` runs
 
 
@@ -86,12 +86,12 @@ def panel(rows: int, lanes: int, accumulators: int, processors: int) -> Tiles:
 
     The width is that with the shortest estimated time: the number of tiles that a program computes, times the lanes of
     a tile and what a tile costs besides. A thread has up to 128 accumulators, because no pointers of operands take
-    registers. Beside three stages of the widest tile, shared memory has space for results of an epilogue.
+    registers. Shared memory holds three stages of the widest tile, and has space for results of an epilogue.
     """
     across, widest = -(-rows // TALLEST), 256 // accumulators
 
     def cost(width: int) -> int:
-        return -(-across * -(-lanes // width) // processors) * (width * accumulators + BESIDES)
+        return -(-across * -(-lanes // width) // processors) * (width * accumulators + EXTRA)
 
     width = min((widest >> step for step in range(8) if widest >> step >= NARROWEST), key=cost)
     sums = TALLEST * width * accumulators
