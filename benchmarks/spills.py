@@ -30,12 +30,14 @@ NVIDIA = tuple(filter(is_nvidia, ARCHITECTURES))
 SEQUENCES = (1, 4)  # of decode
 AT_ONCE = 96  # kernels that are compiled before results are saved
 KINDS = {
-    "products": ("linear", "linear_tile", "quant.fp8_linear", "quant.quant_linear", "quant.quant_linear_tile"),
+    "products": (
+        "linear", "linear_tile", "linear_panels", "quant.fp8_linear", "quant.quant_linear", "quant.quant_linear_tile",
+    ),
     "attention": ("attention_decode", "attention_prefill", "head_product"),
     "sorting by expert": ("rows_of_experts", "to_blocks"),
     "elements and norms": ("elements",),
     "sampling": ("largest", "draw"),
-}
+}  # fmt: skip
 KIND_OF = {stem: kind for kind, stems in KINDS.items() for stem in stems}
 # The layers and vocabularies of the models whose tables in docs/kernels.md have one layer and 512 tokens.
 COMPLETE = {

@@ -2,21 +2,24 @@
 
 `python -m benchmarks.tune_step --model "GPT-2 124M"` needs a GPU and no network; `--prefill 2048` times the step of a
 prompt in place of that of a token. The step is one CUDA graph. The launches of one kernel get other tiles, and nothing
-else changes. The fastest tiles of a kernel are used while the next ones are timed.
+else changes. The fastest tiles of a kernel are used while the next ones are timed. Products that `linear_panels`
+computes are timed with the tiles of `linear_tile` too, so one run compares the two.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 from benchmarks.cards.contenders import Bringup
 from benchmarks.cards.rows import TIMED, Row, save
@@ -45,13 +48,19 @@ REPLAYS, ROUNDS = 30, 7
 SLOW = 5000  # microseconds; of a step that takes longer, fewer replays are timed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Choice:
-    """The function of a selector that chooses the tiles of a kernel, and other tiles that it could choose."""
+    """The function of a selector that chooses the tiles of a kernel, and other tiles that it could choose.
+
+    `shared`: the position of its argument with the number of matrices that divide the lanes of a tile, if it has one.
+    `names`: what other names of the module are while it chooses.
+    """
 
     module: ModuleType
     function: str
     tiles: Sequence[Any]
+    shared: int | None = None
+    names: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def _of_rows() -> Iterator[Tiles]:
@@ -65,40 +74,48 @@ def _of_prompts() -> Iterator[Tiles]:
             yield Tiles(rows, lanes, channels, warps, stages)
 
 
+def _of_panels() -> Iterator[Tiles]:
+    for rows, lanes, channels, warps, stages in product((128, 256), (128, 256), (64, 128), (4, 8), (3, 4, 5)):
+        if rows * lanes <= SUMS * 32 * warps:
+            yield Tiles(rows, lanes, channels, warps, stages)
+
+
 def _of_keys(rows: Sequence[int]) -> Iterator[KeyTiles]:
     for queries, keys, warps, stages in product(rows, (32, 64, 128, 256), (4, 8), (2, 3, 4)):
         yield KeyTiles(queries, keys, warps, stages)
 
 
-CHOICES: Mapping[str, Choice] = {
-    "linear": Choice(products, "gemv", list(_of_rows())),
-    "linear_tile": Choice(products, "tile", list(_of_prompts())),
-    "attention_decode": Choice(attention_calls, "decode_tiles", list(_of_keys([16]))),
-    "attention_prefill": Choice(
-        attention_calls, "prefill_tiles", [each for each in _of_keys([64, 128]) if each.keys <= 128]
-    ),
+BY_POINTERS = Choice(products, "tile", list(_of_prompts()), 4, {"PANELS": {}})
+CHOICES: Mapping[str, Sequence[Choice]] = {
+    "linear": [Choice(products, "gemv", list(_of_rows()))],
+    "linear_tile": [BY_POINTERS],
+    "linear_panels": [Choice(products, "panel", list(_of_panels()), 2), BY_POINTERS],
+    "attention_decode": [Choice(attention_calls, "decode_tiles", list(_of_keys([16])))],
+    "attention_prefill": [
+        Choice(attention_calls, "prefill_tiles", [each for each in _of_keys([64, 128]) if each.keys <= 128])
+    ],
 }
+Candidate = tuple[Choice, Any]  # a choice, and tiles of it
 
 
 @contextmanager
 def tiles_are(choice: Choice, tiles: Any) -> Iterator[None]:
     """The selector chooses these tiles, whose lanes are divided between the matrices of a product."""
-    chosen = getattr(choice.module, choice.function)
 
     def fixed(*given: Any) -> Any:
-        return replace(tiles, lanes=tiles.lanes // given[4]) if choice.function == "tile" else tiles
+        return tiles if choice.shared is None else replace(tiles, lanes=tiles.lanes // given[choice.shared])
 
-    setattr(choice.module, choice.function, fixed)
-    try:
+    with ExitStack() as stack:
+        for name, value in {**choice.names, choice.function: fixed}.items():
+            stack.enter_context(patch.object(choice.module, name, value))
         yield
-    finally:
-        setattr(choice.module, choice.function, chosen)
 
 
 @dataclass(frozen=True)
 class Timed:
-    """Tiles of a kernel, the programs of its launches, all launches of the step, and its microseconds."""
+    """A kernel, its tiles, the programs of its launches, all launches of the step, and its microseconds."""
 
+    stem: str
     tiles: Any
     programs: int
     starts: list[Start]
@@ -125,16 +142,17 @@ def microseconds(executor: GpuExecutor, starts: Sequence[Start], rounds: int = R
     return statistics.median(times)
 
 
-def candidates(launch: Launch, stem: str, capability: str) -> dict[Any, KernelCall]:
+def candidates(launch: Launch, stem: str, capability: str) -> dict[Candidate, KernelCall]:
     """A call for each tile size that fits, no kernel twice."""
-    found: dict[Any, KernelCall] = {}
+    found: dict[Candidate, KernelCall] = {}
     seen: set[Kernel] = set()
-    for tiles in CHOICES[stem].tiles:
-        with tiles_are(CHOICES[stem], tiles):
-            (call,) = calls_of(launch.graph, launch.group, capability) or ()
-        if call.kernel not in seen and (stem != "linear" or _fits(call, tiles)):
-            seen.add(call.kernel)
-            found[tiles] = call
+    for choice in CHOICES[stem]:
+        for tiles in choice.tiles:
+            with tiles_are(choice, tiles):
+                (call,) = calls_of(launch.graph, launch.group, capability) or ()
+            if call.kernel not in seen and (stem != "linear" or _fits(call, tiles)):
+                seen.add(call.kernel)
+                found[choice, tiles] = call
     return found
 
 
@@ -151,13 +169,21 @@ def started(executor: GpuExecutor, entry: str, launch: Launch, call: KernelCall,
     sizes = {"threads": own.threads, "shared": own.shared, "waits": WAIT in own.assembly}
     function = driver.function(driver.load(own.binary), own.name, **sizes)
     values = [executor._value(launch, operand, entry, ready.staging) for operand in call.arguments]
-    return Start(launch.group.name, 0, function, call.grid, Arguments(packed(own.types, [*values, 0, 0])))
+    values += [executor._global_scratch if own.global_scratch_size else 0, 0]
+    return Start(launch.group.name, 0, function, call.grid, Arguments(packed(own.types, values)))
+
+
+def _has_memory(executor: GpuExecutor, call: KernelCall, own: Compiled) -> bool:
+    """Whether a call fits the shared memory of the device and the scratch memory of the executor."""
+    plan, own_scratch = executor._plan, own.global_scratch_size * math.prod(call.grid)
+    fits = own.shared <= executor._driver.shared_limit and call.scratch <= plan.scratch
+    return fits and own_scratch <= plan.global_scratch
 
 
 def tuned(executor: GpuExecutor, entry: str, capability: str, best: int) -> None:
     """Prints the fastest tiles of each kernel of a step."""
     starts, launches = list(executor._entries[entry].starts), list(executor._schedule.launches(entry))
-    now, most = microseconds(executor, starts), executor._driver.shared_limit
+    now = microseconds(executor, starts)
     print(f"{entry}: {now:.1f} us, {len(starts)} launches")
     alike: dict[Kernel, list[int]] = {}
     for number, launch in enumerate(launches):
@@ -168,24 +194,25 @@ def tuned(executor: GpuExecutor, entry: str, capability: str, best: int) -> None
         launch, found = launches[numbers[0]], list[Timed]()
         calls = candidates(launch, kernel.stem, capability)
         compiled = compile_kernels((call.kernel for call in calls.values()), capability, default_store())
-        for tiles, call in calls.items():
+        for (choice, tiles), call in calls.items():
             own, others = compiled[call.kernel], list(starts)
-            if own.shared > most or call.scratch > executor._plan.scratch:
+            if not _has_memory(executor, call, own):
                 continue
             for number in numbers:
-                with tiles_are(CHOICES[kernel.stem], tiles):
+                with tiles_are(choice, tiles):
                     (same,) = calls_of(launches[number].graph, launches[number].group, capability) or ()
                 others[number] = started(executor, entry, launches[number], same, own)
-            found.append(Timed(tiles, call.grid[0], others, microseconds(executor, others, 3)))
+            found.append(Timed(call.kernel.stem, tiles, call.grid[0], others, microseconds(executor, others, 3)))
         found.sort(key=lambda each: each.microseconds)
         print(f"{launch.group.name}: {now:.1f} us, {len(numbers)} launches, {len(found)} candidates")
         for each in found[:best]:
             gain = (now - each.microseconds) / len(numbers)
-            print(f"  {each.tiles}, {each.programs} programs: {each.microseconds:.1f} us, {gain:+.2f} a launch")
+            what = f"{each.stem}, {each.tiles}, {each.programs} programs"
+            print(f"  {what}: {each.microseconds:.1f} us, {gain:+.2f} a launch")
         again = min(found[:3], key=lambda each: microseconds(executor, each.starts))
         if (taken := microseconds(executor, again.starts)) < now:
             now, starts = taken, again.starts
-            print(f"  taken: {again.tiles}, {now:.1f} us", flush=True)
+            print(f"  taken: {again.stem}, {again.tiles}, {now:.1f} us", flush=True)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 
@@ -41,14 +42,17 @@ class Emulated:
         `is_counting`: a later launch sets them to zero.
         """
         kinds = (*call.kernel.types, "*i8", "*i8")
-        assert compiled.global_scratch_size == 0
         assert call.scratch <= self.scratch
-        arguments = [self.packed(kind, value) for kind, value in zip(kinds, (*call.arguments, 0, 0), strict=True)]
+        own = compiled.global_scratch_size * math.prod(call.grid)
+        memory = self.device.alloc(own, "global scratch") if own else 0
+        arguments = [self.packed(kind, value) for kind, value in zip(kinds, (*call.arguments, memory, 0), strict=True)]
         watch = [ptx.Bytes(), ptx.Races(), ptx.Order()]
         program = ptx.Program(compiled.assembly)
         run = program.launch(
             self.device, call.grid, arguments, shared=compiled.shared, watch=watch, copies=copies, seed=seed
         )
+        if own:
+            self.device.free(memory)
         found = [str(race) for race in run.races if not race.harmless] + [str(each) for each in run.order]
         assert not found, found
         assert self.device.read(self.places[SCRATCH], np.uint8, (COUNTERS,)).any() == is_counting

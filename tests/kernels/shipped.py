@@ -53,7 +53,7 @@ def buffers_of(task: Task, calls: Sequence[KernelCall]) -> dict[str, Given]:
 
 
 def built(task: Task, capability: str) -> Built:
-    calls = task.sampling or calls_of(task.graph, task.graph.groups[0], capability)
+    calls = task.calls or calls_of(task.graph, task.graph.groups[0], capability)
     assert calls is not None
     compiled = compile_kernels([call.kernel for call in calls], capability, default_store())
     plan = planned(capability, {task.graph.name: (calls,)}, compiled)
@@ -69,4 +69,5 @@ def shipped(name: str, capability: str) -> Built:
 def pairs() -> Iterator[tuple[str, str]]:
     for capability in ("sm_80", "sm_90"):
         for name in TASKS:
-            yield name, capability
+            if capability == "sm_90" or not name.startswith("linear_panels"):
+                yield name, capability

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bringup.compile.kernels.call import Constant, KernelCall, Operand
 from bringup.compile.kernels.code.formulas import FORMULAS
 from bringup.compile.kernels.code.index import At, Index
-from bringup.compile.kernels.code.types import POINTERS, kernel, pointer, size_of
+from bringup.compile.kernels.code.types import ALIGNMENT, POINTERS, kernel, pointer, size_of
 from bringup.compile.kernels.code.writer import POINTER_LIMIT, Code, NotTaken, Value
 from bringup.compile.kernels.select.heads import has_heads, write_heads
 from bringup.compile.kernels.select.operands import Factor, Input, input_of, weight_of
 from bringup.compile.kernels.select.outputs import is_rounding, write_elements, write_rounded
-from bringup.compile.kernels.select.tiles import TALLEST, Tiles, gemv, tile
+from bringup.compile.kernels.select.tiles import PANELS, TALLEST, Tiles, gemv, panel, tile
 from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View
 from bringup.compile.schedule.graph.roles import products
 
@@ -26,7 +26,8 @@ class Epilogue:
     """The code after a product, for up to two accumulators.
 
     `columns` is the code of `COLUMNS`, `factors` the weight of each accumulator, `lanes` the number of lanes. `share`:
-    see `tiles.tile`. `unit`: the number of adjacent lanes that share a scale; they are in one tile.
+    see `tiles.tile`. `unit`: the number of adjacent lanes that share a scale; they are in one tile. `steps`: for each
+    accumulator, (columns from lane to lane, column of lane 0); empty if columns are not equally far apart.
     """
 
     columns: str
@@ -34,26 +35,35 @@ class Epilogue:
     lanes: int
     share: int = 1
     unit: int = 1
+    steps: tuple[tuple[int, int], ...] = ()
 
 
 def product(graph: OpGraph, group: Group, capability: str, drawn: str = "") -> tuple[KernelCall, ...] | None:
-    """One call of `linear` for one row, or of `linear_tile` for more; None for another group. `drawn`: see `HEADS`."""
+    """One call of `linear` for one row, of `linear_tile` or `linear_panels` for more; None for another group.
+
+    `drawn`: see `HEADS`.
+    """
     found = products(group)
     if not 1 <= len(found) <= 2 or any(node.short not in ("linear", "expert_linear") for node in found):
         return None
     try:
-        return (_call(graph, group, found, drawn),)
+        return (_call(graph, group, found, capability, drawn),)
     except NotTaken:
         return None
 
 
-def _call(graph: OpGraph, group: Group, found: list[Node], drawn: str) -> KernelCall:
+def _call(graph: OpGraph, group: Group, found: list[Node], capability: str, drawn: str) -> KernelCall:
     given = input_of(graph, group, found)
     factors = [weight_of(graph, node) for node in found]
     dtypes = {graph.buffers[view.buffer].dtype for view in (given.x, *(factor.weight for factor in factors))}
     shape = graph.buffers[found[0].outputs[0]].shape
     if len(dtypes) != 1 or not dtypes <= set(DTYPES) or any(graph.buffers[n.outputs[0]].shape != shape for n in found):
         raise NotTaken
+    if capability in PANELS and given.rows > TALLEST and dtypes != {"float32"} and not drawn:
+        code = Code(graph, group, FORMULAS, {"lane": "present"})
+        epilogue = epilogue_of(code, given, factors)
+        if (weights := _rows_of_weights(graph, given, epilogue)) is not None:
+            return _in_panels(code, given, epilogue, weights, PANELS[capability])
     code = Code(graph, group, FORMULAS, {"row": "live", "lane": "live"})
     return _launch(graph, code, given, epilogue_of(code, given, factors, drawn=drawn))
 
@@ -83,7 +93,8 @@ def epilogue_of(
         raise NotTaken
     places = ", ".join(At("lane", scale, offset).text for _, scale, offset in [*accumulators, accumulators[0]][:2])
     columns = f"def columns(lane):\n    return {places}\n"
-    return Epilogue(columns, tuple(factors[number] for number, _, _ in accumulators), lanes, unit=unit)
+    steps = tuple((scale, offset) for _, scale, offset in accumulators)
+    return Epilogue(columns, tuple(factors[number] for number, _, _ in accumulators), lanes, unit=unit, steps=steps)
 
 
 def _lead(code: Code, given: Input, shape: tuple[int, ...]) -> Index:
@@ -123,10 +134,13 @@ def biased(code: Code, factor: Factor, text: str, index: Index, name: str) -> Va
     return code.given(text, code.graph.buffers[name], index)
 
 
-def epilogue_text(code: Code) -> str:
-    """The code of the epilogue, a function. Its parameter `first` is the first lane of a program's tile."""
+def epilogue_text(code: Code, *before: str) -> str:
+    """The code of the epilogue, a function, with lines `before` those of `code`.
+
+    Its parameter `first` is the first lane of a program's tile.
+    """
     head = f"def epilogue(acc0, acc1, row, lane, live, batch, first, {', '.join(NAMES)}):"
-    return "\n    ".join([head, *code.lines]) + "\n"
+    return "\n    ".join([head, *before, *code.lines]) + "\n"
 
 
 def _launch(graph: OpGraph, code: Code, given: Input, epilogue: Epilogue) -> KernelCall:
@@ -134,24 +148,16 @@ def _launch(graph: OpGraph, code: Code, given: Input, epilogue: Epilogue) -> Ker
     pair = len(epilogue.factors) == 2
     channels = given.x.shape[-1]
     sizes = _tiles(given, epilogue, channels, dtype)
-    parameters: list[tuple[str, Operand]] = []
-    constants: dict[str, Constant] = {name: None for name in NAMES[len(code.parameters) :]}
-
-    def take(name: str, view: View | None) -> None:
-        if view is None:
-            constants[name] = None
-        else:
-            buffer = graph.buffers[view.buffer]
-            parameters.append((POINTERS[buffer.dtype], pointer(buffer, view.offset)))
-
     norm = given.norm
-    take("x", given.x)
-    take("w0", first.weight)
-    take("w1", epilogue.factors[1].weight if pair else None)
-    take("expert", first.expert)
-    take("scale", norm.scale if norm else None)
-    take("shift", norm.shift if norm else None)
-    parameters += code.parameters
+    operands = {
+        "x": given.x,
+        "w0": first.weight,
+        "w1": epilogue.factors[1].weight if pair else None,
+        "expert": first.expert,
+        "scale": norm.scale if norm else None,
+        "shift": norm.shift if norm else None,
+    }
+    parameters, constants = _parameters(code, operands)
     constants |= {
         "COLUMNS": epilogue.columns,
         "EPILOGUE": epilogue_text(code),
@@ -182,6 +188,71 @@ def _launch(graph: OpGraph, code: Code, given: Input, epilogue: Epilogue) -> Ker
         stem, grid = "linear_tile", (across * -(-given.rows // sizes.rows), max(1, given.batch), 1)
     specialised, arguments = kernel(stem, parameters, constants, num_warps=sizes.warps, num_stages=sizes.stages)
     return KernelCall(kernel=specialised, grid=grid, arguments=arguments, scratch=code.scratch)
+
+
+def _parameters(
+    code: Code, operands: Mapping[str, View | None]
+) -> tuple[list[tuple[str, Operand]], dict[str, Constant]]:
+    """The types and arguments of the operands and of the epilogue, and None for each parameter without a buffer."""
+    parameters: list[tuple[str, Operand]] = []
+    constants: dict[str, Constant] = {name: None for name in NAMES[len(code.parameters) :]}
+    for name, view in operands.items():
+        if view is None:
+            constants[name] = None
+        else:
+            buffer = code.graph.buffers[view.buffer]
+            parameters.append((POINTERS[buffer.dtype], pointer(buffer, view.offset)))
+    return parameters + code.parameters, constants
+
+
+def _rows_of_weights(graph: OpGraph, given: Input, epilogue: Epilogue) -> list[View] | None:
+    """The rows of the weight of each accumulator [lanes, channels], if the copy engine can read them and x.
+
+    It reads memory whose addresses and strides are divisible by 16 bytes (PTX ISA, `cp.async.bulk.tensor`), and
+    computes nothing. So a norm before such a product is a launch of its own: raises NotTaken.
+    """
+    channels, size = given.x.shape[-1], size_of(graph.buffers[given.x.buffer].dtype)
+    if given.batch or not epilogue.steps:
+        return None
+    views: list[View] = []
+    for factor, (step, column) in zip(epilogue.factors, epilogue.steps, strict=True):
+        name, stride, begin = factor.weight.buffer, factor.weight.strides[-2], factor.weight.offset
+        views.append(View(name, (epilogue.lanes, channels), (step * stride, 1), begin + column * stride))
+    strides = {view.strides[0] for view in views}
+    numbers = [*strides, *(view.offset for view in views)]
+    numbers += [channels] if given.norm else [given.stride, given.x.offset]  # the launch of a norm stores dense rows
+    if len(strides) > 1 or min(numbers[0], given.stride) < channels or any(n * size % ALIGNMENT for n in numbers):
+        return None
+    if given.norm:
+        raise NotTaken
+    return views
+
+
+def _in_panels(code: Code, given: Input, epilogue: Epilogue, weights: Sequence[View], processors: int) -> KernelCall:
+    """One call of `linear_panels`, with a program for each of `processors`, or for each tile if there are fewer.
+
+    `code` has the masks of that kernel: rows past the last one repeat it, so only lanes are masked, by `present`.
+    """
+    sizes = panel(given.rows, epilogue.lanes, len(weights), processors)
+    operands = {"x": given.x, "w0": weights[0], "w1": weights[1] if len(weights) == 2 else None}
+    parameters, constants = _parameters(code, operands)
+    constants |= {
+        "EPILOGUE": epilogue_text(code, f"present = lane < {epilogue.lanes}"),
+        "PAIR": len(weights) == 2,
+        "M": given.rows,
+        "LANES": epilogue.lanes,
+        "K": given.x.shape[-1],
+        "X_STRIDE": given.stride,
+        "W_STRIDE": weights[0].strides[0],
+        "BM": sizes.rows,
+        "BN": sizes.lanes,
+        "BK": sizes.channels,
+    }
+    programs = min(processors, -(-given.rows // sizes.rows) * -(-epilogue.lanes // sizes.lanes))
+    specialised, arguments = kernel(
+        "linear_panels", parameters, constants, num_warps=sizes.warps, num_stages=sizes.stages
+    )
+    return KernelCall(kernel=specialised, grid=(programs, 1, 1), arguments=arguments)
 
 
 def _known(graph: OpGraph, given: Input, epilogue: Epilogue) -> bool:

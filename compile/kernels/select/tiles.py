@@ -12,6 +12,8 @@ LOADS = 8  # outstanding loads of weights of a thread
 MOST_SUMS = 8 * 32 * 64  # maximum accumulators of a tile: 64 for each thread of eight warps
 NARROWEST = 16  # minimum rows and lanes of a tile with matrix instructions
 TALLEST = 128  # maximum rows of a tile
+EXTRA = 32  # what a tile of `linear_panels` costs besides its sums, in lanes: estimated, not measured
+PANELS = {"sm_90": PROCESSORS, "sm_100": 148}  # multiprocessors (of a B200: 148), where `linear_panels` runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +79,20 @@ def tile(rows: int, lanes: int, channels: int, dtype: str, accumulators: int, sh
     deep = max(16, min(32 if small else 64, power_of_two(channels)))
     warps = 8 if height * width * accumulators >= most else 4
     return Tiles(height, width, deep, warps, 2 if small else 3)
+
+
+def panel(rows: int, lanes: int, accumulators: int, processors: int) -> Tiles:
+    """The tile of a product of more than `TALLEST` rows in 16 bits, whose operands the copy engine fetches.
+
+    The width is that with the shortest estimated time: the number of tiles that a program computes, times the lanes of
+    a tile and what a tile costs besides. A thread has up to 128 accumulators, because no pointers of operands take
+    registers. Shared memory holds three stages of the widest tile, and has space for results of an epilogue.
+    """
+    across, widest = -(-rows // TALLEST), 256 // accumulators
+
+    def cost(width: int) -> int:
+        return -(-across * -(-lanes // width) // processors) * (width * accumulators + EXTRA)
+
+    width = min((widest >> step for step in range(8) if widest >> step >= NARROWEST), key=cost)
+    sums = TALLEST * width * accumulators
+    return Tiles(TALLEST, width, 64, 8 if sums >= MOST_SUMS else 4, 3 if sums > MOST_SUMS else 4)

@@ -115,8 +115,21 @@ class Observer:
     def wait_tensor_stores(self, context: Context, instruction: Instruction, pending: int, mask: Mask) -> None:
         """cp.async.bulk.wait_group: all groups of the thread but the last `pending` have read shared memory."""
 
-    def move_tile(self, context: Context, instruction: Instruction, index: Offsets, size: int, *, store: bool) -> None:
-        """A tensor copy reads or writes elements of `size` bytes of device memory."""
+    def move_tile(
+        self,
+        context: Context,
+        instruction: Instruction,
+        row: int,
+        thread: int,
+        index: Offsets,
+        size: int,
+        *,
+        store: bool,
+    ) -> None:
+        """A tensor copy of a thread of block `row` reads or writes elements of `size` bytes of device memory."""
+
+    def store_map(self, context: Context, instruction: Instruction, row: int, thread: int, offset: int) -> None:
+        """A warp of block `row` stores a tensor map of 128 bytes at an offset in device memory, before it is stored."""
 
     # order
 

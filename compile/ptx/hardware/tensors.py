@@ -44,7 +44,7 @@ def tensor_load(
         copy = _tile(context, row, tensor, corner, place, instruction)
         for observer in context.launch.observers:
             observer.issue_tensor_load(context, instruction, row, thread, signal, copy.destination, copy.width)
-            observer.move_tile(context, instruction, copy.source[copy.inside], copy.width, store=False)
+            observer.move_tile(context, instruction, row, thread, copy.source[copy.inside], copy.width, store=False)
         if context.launch.copies == "earliest":
             arrive_tile(context, copy, signal)
         else:
@@ -59,7 +59,7 @@ def tensor_store(
         copy = _tile(context, row, tensor, corner, place, instruction)
         for observer in context.launch.observers:
             observer.issue_tensor_store(context, instruction, row, thread, copy.destination, copy.width)
-            observer.move_tile(context, instruction, copy.source[copy.inside], copy.width, store=True)
+            observer.move_tile(context, instruction, row, thread, copy.source[copy.inside], copy.width, store=True)
         shared = context.shared.vectors(copy.width, copy.width)
         values = shared[(copy.destination + context.shared.origins[row]) // copy.width]
         context.device.vectors(copy.width, copy.width)[copy.source[copy.inside] // copy.width] = values[copy.inside]
@@ -105,13 +105,15 @@ def tensormap_publish(
 ) -> None:
     """tensormap.cp_fenceproxy: copies a tensor map from shared to global memory, where tensor copies read it."""
     lead: set[tuple[int, int]] = set()
-    for row, _, (place, origin) in _lanes(context, mask, destination, source):
+    for row, thread, (place, origin) in _lanes(context, mask, destination, source):
         target, begin = place + destination_offset - GLOBAL_BASE, origin + source_offset - SHARED_BASE
         if (row, target) in lead:
             continue
         lead.add((row, target))
         _check_map(context, begin, instruction)
         _check_place(context, target, instruction, "tensor map store")
+        for observer in context.launch.observers:
+            observer.store_map(context, instruction, row, thread, target)
         context.device.bytes[target : target + TENSOR_MAP_BYTES] = context.shared.bytes[
             row, begin : begin + TENSOR_MAP_BYTES
         ]

@@ -16,6 +16,7 @@ from bringup.compile.ptx.hardware.context import Context, Launch, Mask
 from bringup.compile.ptx.hardware.device import Device
 from bringup.compile.ptx.hardware.observe import Observer
 from bringup.compile.ptx.hardware.spaces import GLOBAL_BASE
+from bringup.compile.ptx.hardware.tensormap import TENSOR_MAP_BYTES
 from bringup.compile.ptx.watch.lanes import active_pairs
 from bringup.compile.ptx.watch.wrong_accesses import WrongAccess, WrongAccesses
 
@@ -67,6 +68,14 @@ class Early(Observer):
     ) -> None:
         self._check(context, instruction, index, mask, size, store=True)
 
+    def move_tile(
+        self, context: Context, instruction: Instruction, row: int, thread: int, index: Any, size: int, *, store: bool
+    ) -> None:
+        self._check_tile(context, instruction, row, thread, np.asarray(index), size, store=store)
+
+    def store_map(self, context: Context, instruction: Instruction, row: int, thread: int, offset: int) -> None:
+        self._check_tile(context, instruction, row, thread, np.asarray([offset]), TENSOR_MAP_BYTES, store=True)
+
     def _check(
         self, context: Context, instruction: Instruction, index: Any, mask: Mask, size: int, *, store: bool
     ) -> None:
@@ -74,9 +83,30 @@ class Early(Observer):
         if not self._waits or waited.all():
             return
         offsets, rows, threads = active_pairs(context, index, mask)
-        bad = ~waited[rows, threads]
+        self._note(context, instruction, offsets, rows, ~waited[rows, threads], size, store=store)
+
+    def _check_tile(
+        self, context: Context, instruction: Instruction, row: int, thread: int, offsets: Any, size: int, *, store: bool
+    ) -> None:
+        if self._waits and not context.watched[self][row, thread]:
+            rows, before = np.full(offsets.shape, row), np.ones(offsets.shape, np.bool_)
+            self._note(context, instruction, offsets, rows, before, size, store=store)
+
+    def _note(
+        self,
+        context: Context,
+        instruction: Instruction,
+        offsets: Any,
+        rows: Any,
+        before: Any,
+        size: int,
+        *,
+        store: bool,
+    ) -> None:
+        """Adds the accesses `before` the wait, but for reads of memory that no earlier launch writes."""
+        bad = before
         if not store:
-            bad &= ~self._fixed[offsets[:, None] + np.arange(size)].all(1)
+            bad = bad & ~self._fixed[offsets[:, None] + np.arange(size)].all(1)
         self._found.add(context, instruction, offsets, rows, bad)
 
     def result(self) -> tuple[WrongAccess, ...]:

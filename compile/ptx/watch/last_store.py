@@ -38,9 +38,11 @@ class LastStore(Observer):
         offsets, rows, _ = active_pairs(context, index, mask)
         self._note(context, instruction, offsets, rows, size)
 
-    def move_tile(self, context: Context, instruction: Instruction, index: Any, size: int, *, store: bool) -> None:
+    def move_tile(
+        self, context: Context, instruction: Instruction, row: int, thread: int, index: Any, size: int, *, store: bool
+    ) -> None:
         if store:
-            self._note(context, instruction, index, np.zeros(len(index), np.int64), size)
+            self._note(context, instruction, index, np.full(len(index), row), size)
 
     def _note(self, context: Context, instruction: Instruction, offsets: Any, rows: Any, size: int) -> None:
         hit = np.flatnonzero((offsets <= self._offset) & (self._offset < offsets + size))

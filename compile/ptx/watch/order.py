@@ -169,15 +169,17 @@ class Order(Observer):
             if order in ("release", "acq_rel"):
                 self._release(context, row, thread // WARP, offset)
 
-    def move_tile(self, context: Context, instruction: Instruction, index: Any, size: int, *, store: bool) -> None:
+    def move_tile(
+        self, context: Context, instruction: Instruction, row: int, thread: int, index: Any, size: int, *, store: bool
+    ) -> None:
         if store or not index.size or not self._stores[index // self._granule].any():
             return
         before = self._stores[index // self._granule]
         bad = (before != 0) & ~np.isin(
             (before >> 32) - 1, context.blocks[:, None] * self._warps + np.arange(self._warps)
         )
-        nobody: Array = np.zeros(len(before), np.int64)
-        self._report(context, instruction, NO_ACQUIRE, bad, index, before, nobody)
+        rows: Array = np.full(len(before), row, np.int64)
+        self._report(context, instruction, NO_ACQUIRE, bad, index, before, rows)
 
     @staticmethod
     def _lanes(context: Context, index: Any, mask: Mask) -> list[tuple[int, int, int]]:

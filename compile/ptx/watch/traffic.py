@@ -129,7 +129,9 @@ class Bytes(Observer):
         self._count(context, instruction, index, mask, size, store=True)
         self._mark(self._read, index[mask], size)
 
-    def move_tile(self, context: Context, instruction: Instruction, index: Any, size: int, *, store: bool) -> None:
+    def move_tile(
+        self, context: Context, instruction: Instruction, row: int, thread: int, index: Any, size: int, *, store: bool
+    ) -> None:
         if not index.size:
             return
         self._mark(self._written if store else self._read, index, size)

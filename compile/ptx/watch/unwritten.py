@@ -63,11 +63,13 @@ class Unwritten(Observer):
         self.read_global(context, instruction, index, mask, size)
         self._store(active_pairs(context, index, mask)[0], size)
 
-    def move_tile(self, context: Context, instruction: Instruction, index: Any, size: int, *, store: bool) -> None:
+    def move_tile(
+        self, context: Context, instruction: Instruction, row: int, thread: int, index: Any, size: int, *, store: bool
+    ) -> None:
         if store:
             self._store(index, size)
         elif index.size:
-            self._check(context, instruction, index, np.zeros(index.shape, np.int64), size)
+            self._check(context, instruction, index, np.full(index.shape, row), size)
 
     def _all(self, offsets: Any, size: int) -> Any:
         width = min(size, 8)

@@ -12,7 +12,7 @@ from tests.kernels.attention import Case
 from tests.kernels.tasks.attention import attended, highest_keys, latent, scores_of_keys
 from tests.kernels.tasks.drawing import drawing
 from tests.kernels.tasks.lora import expanded, expert_shrunk, looked_up, shrunk, slots_of_blocks
-from tests.kernels.tasks.products import gated, in_float8, product, quantised
+from tests.kernels.tasks.products import gated, in_float8, in_panels, product, quantised
 from tests.kernels.tasks.rows import (
     activated_in_float8,
     copying,
@@ -35,6 +35,8 @@ TASKS: dict[str, Callable[[], Task]] = {
     "linear_tile, bfloat16, 70 rows": lambda: product(70, 400, 16, "bfloat16"),
     "linear_tile, bfloat16, norm": lambda: product(5, 400, 16, "bfloat16", "rms"),
     "linear_tile, bfloat16, gated": lambda: gated(70, 16, "bfloat16"),
+    "linear_panels, bfloat16": lambda: in_panels(product(200, 400, 250, "bfloat16")),
+    "linear_panels, bfloat16, gated": lambda: in_panels(gated(200, 100, "bfloat16")),
     "quant_linear, int4": lambda: quantised(1, "int4", "float32"),
     "quant_linear, q4_k": lambda: quantised(1, "q4_k", "bfloat16"),
     "quant_linear_tile, int4": lambda: quantised(20, "int4-zeros", "bfloat16"),

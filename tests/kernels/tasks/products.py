@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from unittest.mock import patch
+
 import numpy as np
 
+from bringup.compile.kernels.select import products
+from bringup.compile.kernels.select.registry import calls_of
 from bringup.compile.schedule.graph.op_graph import View
 from bringup.graphs.core.form import Form
 from tests.kernels.graphs import Function
@@ -36,6 +41,14 @@ def gated(rows: int, inner: int, dtype: str) -> Task:
     act = f.node("bringup.silu.default", {"act": ((rows, inner), dtype)}, x=gate)
     f.node("aten.mul.Tensor", {"out": ((rows, inner), dtype)}, self=act, other=up)
     return task_of(f, "out")
+
+
+def in_panels(task: Task) -> Task:
+    """A product of more rows than a tile has, for sm_90 with one multiprocessor: its program has two wide tiles."""
+    with patch.dict(products.PANELS, {"sm_90": 1}):
+        calls = calls_of(task.graph, task.graph.groups[0], "sm_90") or ()
+    assert [(call.kernel.stem, call.kernel.num_warps, call.grid) for call in calls] == [("linear_panels", 8, (1, 1, 1))]
+    return replace(task, calls=calls)
 
 
 def quantised(rows: int, form: str, dtype: str) -> Task:

@@ -19,7 +19,7 @@ class Task:
 
     graph: OpGraph
     arrays: Mapping[str, np.ndarray]
-    sampling: tuple[KernelCall, ...] = ()  # calls that no group of a graph selects
+    calls: tuple[KernelCall, ...] = ()  # in place of those that are selected for the group
 
 
 def task_of(f: Function, *names: str) -> Task:
