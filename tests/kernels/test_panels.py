@@ -18,10 +18,10 @@ from bringup.compile.kernels.select.registry import calls_of, split
 from bringup.compile.ptx.watch.early import KIND as EARLY
 from bringup.compile.ptx.watch.unwritten import KIND as UNWRITTEN
 from bringup.compile.schedule.graph.op_graph import View
+from tests.kernels.faults import with_a_late_wait
 from tests.kernels.graphs import NUMPY, Function, far
 from tests.kernels.shipped import Built, buffers_of, built
 from tests.kernels.tasks.task import task_of
-from tests.kernels.test_faults import with_a_late_wait
 from tests.kernels.test_products import linear, rms_norm
 
 NEAR = {"bfloat16": 2**-7, "float16": 2**-10}
