@@ -23,9 +23,10 @@ from bringup.graphs.core.axes import Axes, shape_of
 from bringup.graphs.core.signature import Signature
 from bringup.spec import Site, TensorInfo
 
-SAME = "another rank holds the same"
 NONE: Mapping[str, str] = {}
+SAME = "another rank holds the same"
 REST = "another rank holds the rest of it, or it is padding"
+UNREAD = "it is padding, or another parameter has the same values"
 
 
 @dataclass(frozen=True)
@@ -72,12 +73,19 @@ def gathered(
     """
     found: dict[str, dict[object, tuple[str, Nest]]] = {}
     stored: dict[str, Axes] = {}
+    copies: dict[str, str] = {}  # of each tensor, the one that has all its elements at the same places, if there is one
     for prefix, plan in held.items():
         for name, entry in plan.entries.items():
-            stored[prefix + name] = entry.region.axes
+            tensor, holders = prefix + name, set[str]()
+            stored[tensor] = entry.region.axes
             for nest in entry.region.nests:
                 key = nest.src, *sorted((extent, src) for extent, src, _ in nest.loops)  # the part of the parameter
-                found.setdefault(entry.sources[nest.source].name, {}).setdefault(key, (prefix + name, nest.swapped()))
+                own = nest.swapped()
+                parts = found.setdefault(entry.sources[nest.source].name, {})
+                holder, first = parts.setdefault(key, (tensor, own))
+                holders.add(holder if first == own and stored[holder] == stored[tensor] else "")
+            if holders:
+                copies[tensor] = holders.pop() if len(holders) == 1 else ""
     site, read = Site.outside(__file__), Counter[str]()
     rules: list[Rule] = []
     for name, declared in signature.items():
@@ -89,8 +97,10 @@ def gathered(
         rules.append(Rule(name, _gathered(declared.axes, parts, stored), site))
     done = replace(adapter, rules=[*adapter.rules, *rules], drops=[*adapter.drops], trace=None)
     for tensor, axes in stored.items():
-        if read[tensor] < math.prod(shape_of(axes)):
-            done.drop(tensor, why=REST if read[tensor] else SAME)
+        if read[tensor] == 0:
+            done.drop(tensor, why=SAME if tensor in copies else UNREAD, same_as=copies.get(tensor, ""))
+        elif read[tensor] < math.prod(shape_of(axes)):
+            done.drop(tensor, why=REST)
     return done
 
 

@@ -107,6 +107,7 @@ class Adapter:
         when: Callable[[Mapping[str, str]], bool] | None = None,
         requires: str = "",
         wrong: Callable[[str, np.ndarray], str] | None = None,
+        same_as: str = "",
     ) -> None:
         """Drops the tensors of a pattern.
 
@@ -114,11 +115,11 @@ class Adapter:
         at most one, and any number if the pattern has a variable that matches anything. `when(variables)` decides
         whether the drop applies. `requires` names a tensor, with the same variables, that the checkpoint must also
         have. `wrong(name, values)` is called once the values are read; it returns the reason why they must not be
-        dropped (BU115), or "".
+        dropped (BU115), or "". `same_as` names a tensor of the checkpoint that must have the same values (BU115).
         """
         open_ended = any(name not in closed(pattern) for name in compile_pattern(pattern).groupindex)
         bounds = expect or (0, sys.maxsize if open_ended or "**" in pattern else 1)
-        self.drops.append(Drop(pattern, why, bounds, when, requires, Site.outside(__file__), wrong))
+        self.drops.append(Drop(pattern, why, bounds, when, requires, Site.outside(__file__), wrong, same_as))
 
     def with_(
         self,

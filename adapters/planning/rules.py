@@ -51,7 +51,7 @@ class Drop:
     """Checkpoint tensors that no parameter reads.
 
     `expect` (minimum, maximum) limits the count for each number and alternative of the pattern. `wrong` returns, for a
-    tensor's name and values, the reason why it must not be dropped.
+    tensor's name and values, the reason why it must not be dropped. `same_as` names a tensor with the same values.
     """
 
     pattern: str
@@ -61,6 +61,7 @@ class Drop:
     requires: str
     site: Site
     wrong: Callable[[str, np.ndarray], str] | None = None
+    same_as: str = ""
 
     def under(self, words: Words) -> list[Drop]:
         """The drops of the same tensors under translated names."""
