@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bringup.adapters.apply.byte_runs import groups
+from bringup.adapters.apply.left_out import refuse_wrongly_left_out
 from bringup.adapters.apply.parallel import Parallel
 from bringup.adapters.apply.rank_plan import check_axes
 from bringup.adapters.planning.plan import Plan
@@ -71,14 +72,15 @@ def convert(
     Tensors are read once, in file order, or with `layered` layer by layer; threads compute ahead, with at most 256 MiB
     of tensors and arrays, or one parameter's. The folder is written completely or not at all. An interrupted conversion
     resumes, when it is called again, with the shard that it was at (see `shards.py`). Raises BringupError with the
-    findings of `check`, BU011 and BU012 if `out` exists, BU045, BU130 and BU138 if ranks do not fit, BU139 for a dtype
-    that the format does not support, BU140 for a form that the model does not support, BU207 for a file of the
-    checkpoint that changes meanwhile.
+    findings of `check`, BU011 and BU012 if `out` exists, BU045, BU130 and BU138 if ranks do not fit, BU115 if a dropped
+    tensor has values that must not be dropped, BU139 for a dtype that the format does not support, BU140 for a form
+    that the model does not support, BU207 for a file of the checkpoint that changes meanwhile.
     """
     job, progress = as_job(job), progress or Silent()
     to, form, out = choice("to", to, FORMS), choice("form", form, FORMATS), Path(path("out", out))
     with progress.stage("Checking") as stage:
         check_job(job).raise_if_errors()
+        refuse_wrongly_left_out(job.plan, job.checkpoint.read)
         check_axes(job.plan, parallel)
         selection = select(target)
         chosen = form_of(job, to, parallel, selection.target.layout(job.graph))

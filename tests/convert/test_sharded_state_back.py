@@ -208,3 +208,23 @@ def test_ranks_in_another_form_are_no_checkpoint(bringup: Bringup, tmp_path: Pat
     result = bringup("check", "--checkpoint", tmp_path / "of-2")
     assert "has the files of 2 ranks in the form `graph`, whose parts are not joined" in result.output
     assert result.output.count("error[") == 1
+
+
+def test_ranks_of_different_conversions(bringup: Bringup, tmp_path: Path) -> None:
+    """A tensor that every rank holds must have the same values in each; only the values show it."""
+    source = save(tmp_path / "source", *models.llama())
+    ranks = written(bringup, tmp_path / "ranks", source, "--tp", 2)
+    sound = bringup("check", "--checkpoint", ranks, "--values")
+    assert sound.exit_code == 0, sound.output
+    tensors = load_file(ranks / SECOND)
+    norms = [name for name in tensors if name.endswith("input_layernorm.weight")]
+    tensors |= {name: tensors[name] + 1 for name in norms}
+    save_file(tensors, ranks / SECOND)
+    assert bringup("check", "--checkpoint", ranks).exit_code == 0
+    for words in (("check", "--values"), ("convert", "-o", tmp_path / "joined")):
+        found = bringup(*words, "--checkpoint", ranks)
+        assert found.exit_code == 1
+        message = "cannot drop `rank1.model.layers.{0..1}.input_layernorm.weight` as another rank holds the same"
+        assert f"error[BU115]: {message}: the values differ" in found.output
+        assert "help: give the files of one conversion" in found.output
+    assert not (tmp_path / "joined").exists()
