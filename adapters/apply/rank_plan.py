@@ -198,10 +198,17 @@ def _check_words(name: str, entry: Entry, parallel: Parallel) -> None:
 
 
 def check_axes(plan: Plan, parallel: Parallel) -> None:
-    """Raises BU130 for parallelism without effect: expert parallelism of a model without experts."""
+    """Raises BU130 for parallelism without effect, such as expert parallelism of a model without experts.
+
+    Raises BU138 for such a model if experts are repeated or mapped.
+    """
     declared = [entry.declared for entry in plan.entries.values()]
     names = {name for each in declared for axis in each.axes for name in _names(axis) if name}
-    wanted = [("ep", EXPERT, any(map(_expert_axis, declared)))]
+    any_experts = any(map(_expert_axis, declared))
+    for option, given in (("redundant-experts", parallel.redundant), ("expert-map", parallel.experts)):
+        if declared and given and not any_experts:
+            raise fail("BU138", "the model has no experts to place on ranks", help=f"leave out --{option}")
+    wanted = [("ep", EXPERT, any_experts)]
     wanted += [("tp", FFN, bool(names & {*HEADS, FFN, VOCAB}))]
     for option, axis, there in wanted:
         if declared and getattr(parallel, option) > 1 and not there:

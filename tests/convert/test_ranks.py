@@ -169,6 +169,13 @@ def test_no_experts_to_divide() -> None:
         bringup.adapt(models.job(*models.llama()), ep=2)
 
 
+@pytest.mark.parametrize("words", [{"redundant": 2}, {"experts": [[0, 1]]}])
+def test_no_experts_to_place(words: dict[str, Any]) -> None:
+    with pytest.raises(BringupError, match="no experts to place on ranks") as caught:
+        bringup.adapt(models.job(*models.llama()), **words)
+    assert caught.value.findings[0].code == "BU138"
+
+
 def test_numbers_of_ranks() -> None:
     """Stage by stage; expert groups are neighbours."""
     places = [Parallel(tp=4, ep=2, pp=2).rank(number) for number in range(8)]
