@@ -92,7 +92,7 @@ def test_a_row_of_each_kind(
         limits = {name: row[name] for name in ("read GB/s", "copy GB/s", "bf16 TFLOP/s")}
         assert row["floor us"] == pytest.approx(speed.floor_of(row, limits))
         assert row["compile seconds"] > 0 < row["bundle to first token seconds"]
-    assert decode["launches"] == 5 + 2 + 2  # one layer, embedding and head, and two that draw
+    assert decode["launches"] == 5 + 2 + 1  # one layer, embedding and head, and one that draws
     weights = 2 * (12 * 24**2 + 97 * 24)  # bytes of the matrices, of which the head is the embedding's
     assert weights < decode["read"] < 2 * weights
     assert prefill["flops"] > 4 * decode["flops"]
