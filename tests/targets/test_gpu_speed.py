@@ -8,15 +8,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from benchmarks import gpu
+from benchmarks import gpu, step_parts
 from benchmarks.cards import contenders, speed
-from benchmarks.cards.rows import Row
+from benchmarks.cards.rows import Row, save
 from bringup.compile.gpu.double.double import Double
 from bringup.compile.runtime.session import Session, load
 
@@ -108,6 +109,29 @@ def test_a_row_of_each_kind(
     (row,) = speed.rows("sm_90", ["tiny"], 60.0)
     assert row["failed"] == {"torch.compile": "RuntimeError: no compiler"}
     assert set(row["us"]) == {"bringup", "transformers"}
+
+
+@pytest.mark.usefixtures("no_card")
+def test_the_parts_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row that samples gives the session's tokens, whatever its graphs are, and none disturbs the session."""
+    monkeypatch.setattr(step_parts, "STEPS", 4)
+    monkeypatch.setattr(step_parts, "TOGETHER", (2,))
+    row = replace(DECODE, settings=SETTINGS | {"tie_word_embeddings": False})  # else each token is the one before
+    save(row, str(tmp_path / "checkpoint"), "bfloat16", "cpu")
+    ours = contenders.Bringup(tmp_path / "checkpoint", tmp_path / "bundle", "sm_90", PROMPT, 4 + step_parts.FIRST)
+    with ours.session:
+        expected = ours.tokens(1 + 4)
+        assert len(set(expected)) > 2
+        parts = step_parts.Parts(ours)
+        times: dict[str, list[float]] = {}
+        for name, row in parts.rows().items():
+            times[name] = [row()]
+            if name.startswith("sampled"):
+                slot = 1 if "host waits" in name else 0
+                assert parts.draws.tokens(slot, 1) == expected[-1:], name
+        assert ours.tokens(1 + 4) == expected
+    assert all(times[name][0] > 0 for name in times if name != "a session")  # of four steps, that is a difference
+    assert len(step_parts.table(times).splitlines()) == 2 + len(times) == 9
 
 
 def test_rounds_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
