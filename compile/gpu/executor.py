@@ -189,7 +189,7 @@ class GpuExecutor:
         """Starts the step after the latest one, with the same sampling settings, without synchronising."""
         graph = ready.graphs.get(("repeat", slot)) or self._captured(ready, "repeat", slot)
         if not ready.events:
-            ready.events += [self._driver.event(), self._driver.event()]
+            ready.events += [self._driver.event(timed=False) for _ in range(SLOTS)]
         self._driver.replay(graph, self._stream)
         self._driver.record(ready.events[slot], self._stream)
         return Flight(slot, ready.events[slot])

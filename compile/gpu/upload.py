@@ -39,7 +39,7 @@ class _Buffers:
     def __init__(self, driver: Driver, stream: Stream, nbytes: int) -> None:
         self._driver, self._stream, self._turn = driver, stream, 0
         self._buffers = [driver.pinned(nbytes) for _ in range(2)]
-        self._events = [driver.event() for _ in range(2)]
+        self._events = [driver.event(timed=False) for _ in range(2)]
 
     def copy(self, to: Address, array: np.ndarray) -> None:
         """Copies bytes to the device, in chunks of a buffer. `array` is uint8."""

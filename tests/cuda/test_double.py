@@ -118,6 +118,11 @@ def test_events_have_times() -> None:
     setup.driver.record(end, setup.stream)
     setup.driver.wait_for(end)
     assert setup.driver.seconds(start, end) > 0
+    untimed = setup.driver.event(timed=False)
+    setup.driver.record(untimed, setup.stream)
+    setup.driver.wait_for(untimed)
+    with pytest.raises(BringupError, match="CUDA_ERROR_INVALID_HANDLE: an event does not record its time"):
+        setup.driver.seconds(start, untimed)
 
 
 def test_properties_of_the_device() -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 class Happening:
     """An event. `queue` is the stream that recorded it last; `over` is its time on the host's clock, in seconds."""
 
+    timed: bool = True
     queue: Queue | None = None
     over: float | None = None
     waiting: int = 0  # records of it that are still queued

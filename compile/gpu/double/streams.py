@@ -15,6 +15,8 @@ from bringup.compile.gpu.double.status import (
     call,
 )
 
+UNTIMED = 2  # CU_EVENT_DISABLE_TIMING
+
 
 class Streams(Statuses):
     """cuStream…, cuEvent… and cuGraph…. Handles are integers, as those of the driver are."""
@@ -82,7 +84,7 @@ class Streams(Statuses):
 
     @call
     def cuEventCreate(self, flags: int) -> Any:
-        return self.CUevent(self.new(Happening()))
+        return self.CUevent(self.new(Happening(timed=not flags & UNTIMED)))
 
     @call
     def cuEventDestroy(self, event: Any) -> None:
@@ -106,6 +108,8 @@ class Streams(Statuses):
     @call
     def cuEventElapsedTime(self, start: Any, end: Any) -> float:
         begin, stop = (self.found(event, Happening) for event in (start, end))
+        if not (begin.timed and stop.timed):
+            raise Refused(INVALID_HANDLE, "an event does not record its time")
         if begin.queue is None or stop.queue is None:
             raise Refused(INVALID_HANDLE, "an event was never recorded")
         if begin.over is None or stop.over is None:
