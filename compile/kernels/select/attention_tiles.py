@@ -10,6 +10,8 @@ from bringup.compile.kernels.code.types import power_of_two
 PROGRAMS = 264  # minimum number of programs of decode if there are enough keys: two for each multiprocessor of an H200
 MOST_SPLITS = 32
 SPILLING = ("sm_120",)  # need fewer keys or more warps: with the tiles of others a thread spills 8 to 16 bytes
+# Warps and stages of prefill for 129 to 256 channels in float32: with 16 rows either Triton 3.6 or 3.9 spills.
+FEW_ROWS = {"sm_80": (8, 1), "sm_90": (4, 2), "sm_100": (8, 2)}
 LARGE = ("sm_90", "sm_100")  # have shared memory for large tiles, and launches that start early
 EARLY, EARLY_WIDE = 256, 128  # maximum channels of keys for which decode fetches a tile early: in 16 bits, in float32
 TENSOR_CORE = 16  # minimum rows and channels of a product in 16 bits
@@ -100,8 +102,8 @@ def prefill_tiles(wide: bool, channels: int, values: int, tokens: int, capabilit
     rows = max(16, power_of_two(tokens))
     if wide and widest > 256:
         return Tiles(16, _least_keys(capability), 8, 1)
-    if wide and widest > 128 and capability in ("sm_80", "sm_90"):  # with 16 rows either Triton 3.6 or 3.9 spills
-        return Tiles(8, 16, 8, 1) if capability == "sm_80" else Tiles(8, 16, 4, 2)
+    if wide and widest > 128 and capability in FEW_ROWS:
+        return Tiles(8, 16, *FEW_ROWS[capability])
     if wide and widest > 128:
         return Tiles(min(16, rows), 16, 8 if is_nvidia(capability) else 4, 2)
     if wide:

@@ -49,7 +49,8 @@ def gemv(lanes: int, channels: int, dtype: str, accumulators: int, norm: bool) -
     if norm or channels <= short:
         each = 4 if lanes >= MANY and accumulators == 1 else 2
         widest = max(32, min(whole, longest))
-        loads = 16 if lanes >= MANY or accumulators == 2 else LOADS
+        # With more in float32, one accumulator and two warps, a thread spills on sm_86 and sm_89 with Triton 3.6.
+        loads = 16 if accumulators == 2 or (lanes >= MANY and vector > 4) else LOADS
         return Tiles(1, each, widest, max(1, min(8, power_of_two(each * widest * accumulators // (warp * loads)))))
     if channels <= 3 * short:
         each = 16 if lanes >= 2000 and channels <= 2 * short else 8
