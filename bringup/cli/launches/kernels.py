@@ -23,7 +23,7 @@ def command() -> None:
     """Test the kernels of a bundle on the CPU."""
 
 
-@command.command("test")
+@command.command("test", short_help="Run the kernels of BUNDLE in an emulator, and check them.")
 @click.argument("bundle", type=BUNDLE)
 @click.option("--format", "format_", type=OneOf(FORMATS), default="text", show_default=True, metavar="FORMAT",
               help="Output format: text or json.")  # fmt: skip
