@@ -7,6 +7,7 @@ The adapter is that of peft for a small random Llama. The mistakes are those of 
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import datetime
 import io
@@ -135,6 +136,7 @@ def section(broken: Broken, found: list[Diagnostic], outcomes: dict[str, Outcome
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     tools = {f"peft {version('peft')}": of_peft, f"transformers {version('transformers')}": of_transformers}
     table: list[str] = []
     sections: list[str] = []

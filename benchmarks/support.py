@@ -9,8 +9,8 @@ not named are unchanged.
 
 from __future__ import annotations
 
+import argparse
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import product
@@ -118,4 +118,6 @@ def _at(dtypes: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("families", nargs="*", metavar="FAMILY")
+    main(parser.parse_args().families)

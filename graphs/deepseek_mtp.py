@@ -59,7 +59,7 @@ class DeepseekMtpConfig(HFConfig):
         kind = fields.get("model_type", str, "deepseek_v3")
         if kind not in BLOCKS:
             known = " and ".join(f"`{name}`" for name in BLOCKS)
-            raise fail("BU125", f"no graph serves the draft of `{short(kind)}`; those of {known} are known")
+            raise fail("BU125", f"no graph supports the draft of `{short(kind)}`; those of {known} are known")
         drafts = fields.get("num_nextn_predict_layers", int, 1)
         if drafts < 1:
             message = f"`num_nextn_predict_layers` is {drafts}: the checkpoint has no draft"

@@ -23,7 +23,7 @@ def check_identity(
     `named`: the user chose the family, so `architectures` are compared as well; one of the family's own is enough.
     `allow` lists keys that are not checked. A family that lists no architectures, or whose config class lists no
     `model_types`, accepts every config. So does a family that reads its configs with the config class of a built-in
-    one, if the config names an architecture that only this family serves: `model_types` are those of the built-in one.
+    one, if the config names an architecture that only this family has: `model_types` are those of the built-in one.
     """
     allow = allow or {}
     names = architectures(raw)
@@ -41,7 +41,7 @@ def _mismatch(
 ) -> BringupError:
     listed = ", ".join(f"`{name}`" for name in known)
     next_to = f" with `architectures` `{short(next(iter(names)))}`" if names else ""
-    message = f"config sets `{key}` = `{short(value)}`{next_to}; the {family.name} graph serves {listed}"
+    message = f"config sets `{key}` = `{short(value)}`{next_to}; the {family.name} graph supports {listed}"
     other = f"name `{server.name}` or leave MODEL out" if server else "`bringup models` lists the models"
     help = f"{other}; if the checkpoint truly is {family.name} under another name: --allow-config {key}=REASON"
     return fail("BU152", message, help=help)
@@ -54,7 +54,7 @@ def _model_types(family: Family) -> tuple[str, ...]:
 
 
 def _is_its_own(family: Family, names: Iterable[str]) -> bool:
-    """Whether a family uses a built-in config class, and only it serves one of the config's architectures."""
+    """Whether a family uses a built-in config class, and only it supports one of the config's architectures."""
     kind = family.load("config")
     borrowed = any(ours.config == f"{kind.__module__}:{kind.__qualname__}" for ours in FAMILIES)
     own = set(family.architectures) & set(names)

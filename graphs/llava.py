@@ -77,7 +77,7 @@ class LlavaConfig(HFConfig):
         kind, words = _text_of(fields)
         if kind not in TEXTS:
             known = ", ".join(f"`{name}`" for name in TEXTS)
-            raise fail("BU125", f"no graph serves `{short(kind)}` as the text model of a LLaVA; {known} are known")
+            raise fail("BU125", f"no graph supports `{short(kind)}` as the text model of a LLaVA; {known} are known")
         text, absent = TEXTS[kind]
         words = absent | words | {"model_type": kind}
         inner = Fields(words, f"llava's {kind}", {k: fields.allowed.pop(k) for k in words.keys() & fields.allowed})

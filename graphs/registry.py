@@ -24,7 +24,7 @@ class Family:
     """A graph class, its config class and the function `config -> Adapter`; each an object or `module:name`.
 
     `dialect` is its `Dialect` (bringup.adapters.dialects.dialect), for GGUF files. `quantisations` are values of
-    `quant_method`: with any, the family serves its architectures only in these, and precedes the family that serves
+    `quant_method`: with any, the family supports its architectures only in these, and precedes the family that supports
     the others.
     """
 
@@ -162,8 +162,8 @@ def _hidden(place: str, family: Family, seen: Sequence[Family]) -> BringupError 
     if not known or family.quantisations:
         return None
     name, ours = next(iter(known.items()))
-    help = f"name it as MODEL; or give it `quantisations`, if it serves `{short(name)}` in a `quant_method` only"
-    message = f"`{short(name)}` of the family `{family.name}` ({place}) is served by bringup's `{ours}`"
+    help = f"name it as MODEL; or give it `quantisations`, if it supports `{short(name)}` in a `quant_method` only"
+    message = f"`{short(name)}` of the family `{family.name}` ({place}) is supported by bringup's `{ours}`"
     return fail("BU128", message, help=help)
 
 
@@ -216,8 +216,8 @@ def is_registered(model: str) -> bool:
 def by_architecture(architectures: Sequence[str], quantisation: str = "") -> Family:
     """The family of the first known architecture of a config.json, for weights with that `quant_method`.
 
-    Raises BU125 if none is known, BU126 if several families of packages or of BRINGUP_MODELS serve it, and the
-    error of a package or folder that fails if no family serves it.
+    Raises BU125 if none is known, BU126 if several families of packages or of BRINGUP_MODELS support it, and the
+    error of a package or folder that fails if no family supports it.
     """
     wanted = set(architectures)
     if quantisation:
@@ -237,7 +237,7 @@ def by_architecture(architectures: Sequence[str], quantisation: str = "") -> Fam
     raise plugins.not_found(
         failed,
         code="BU125",
-        message=f"no graph serves architecture {listed}" if listed else "config.json lists no `architectures`",
+        message=f"no graph supports the architecture {listed}" if listed else "config.json lists no `architectures`",
         help=hint or (DRAFT if listed else "name the family as MODEL: `bringup models` lists them"),
     )
 
@@ -245,7 +245,7 @@ def by_architecture(architectures: Sequence[str], quantisation: str = "") -> Fam
 def _only(served: Sequence[Family], architectures: Sequence[str]) -> Family:
     if len(served) > 1:
         names = " and ".join(f"`{family.name}`" for family in served)
-        raise fail("BU126", f"several families serve `{short(architectures[0])}`: {names}", help="name one as MODEL")
+        raise fail("BU126", f"several families support `{short(architectures[0])}`: {names}", help="name one as MODEL")
     return model_folders.in_use(served[0])
 
 

@@ -1,0 +1,1 @@
+"""Tests of bringup, by the folders of its source code."""

@@ -151,6 +151,16 @@ def resident(path: Path, tensors: Mapping[str, TensorInfo]) -> dict[str, np.ndar
     return {name: _shaped(block[info.offset - first :][: info.nbytes], info) for name, info in tensors.items()}
 
 
+def bytes_of(array: np.ndarray) -> np.ndarray:
+    """The values of an array in C order as uint8 [bytes]: a view if they are contiguous, otherwise a copy.
+
+    Arrays of bfloat16 and float8 do not support the buffer protocol themselves.
+    """
+    import numpy as np
+
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
 def from_bytes(info: TensorInfo, data: bytes) -> np.ndarray:
     """A tensor from its stored bytes, in the form that `mapped` returns, in memory of its own."""
     raw = aligned((info.nbytes,), "uint8")

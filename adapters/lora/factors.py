@@ -85,10 +85,6 @@ class Lora:
         for factors in self.sites.values():
             yield from factors
 
-    @property
-    def max_rank(self) -> int:
-        return max((factor.rank for factor in self.factors), default=0)
-
     def declared(self, factor: LowRank) -> tuple[Declared, Declared]:
         """The declarations of a and b."""
         return self.plan.entries[factor.a].declared, self.plan.entries[factor.b].declared

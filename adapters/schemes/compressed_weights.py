@@ -10,7 +10,6 @@ from bringup.graphs.config.fields import Fields
 from bringup.graphs.core.form import Block
 from bringup.shown import shown
 
-INTEGERS = ("int-quantized", "naive-quantized")
 FLOATS = ("float-quantized", "naive-quantized")
 # The contents of each format: the kind of values, and their possible widths in bits.
 FORMATS = {

@@ -23,7 +23,6 @@ MOST = 1000  # globs of layers
 # The observers of values, and how they were rounded.
 NOTES = {"ch_axis", "round_method", "scale_type", "scale_calculation_mode", "mx_element_dtype", "observer_cls",
          "is_scale_quant", "block_size", "enable_buffer_reuse", "max_input_numel", "zero_point_type"}  # fmt: skip
-UNUSED = {"input_tensors", "output_tensors", "bias", "target_device"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,6 @@ IDS: Mapping[str, int] = {
     "mlp_gate": 7, "cross_attn_qkv": 8, "cross_attn_q": 9, "cross_attn_k": 10, "cross_attn_v": 11,
     "cross_attn_dense": 12, "moe_h_to_4h": 13, "moe_4h_to_h": 14, "moe_gate": 15, "moe_router": 16, "mlp_router": 17,
 }  # fmt: skip
-MODULES: Mapping[int, str] = {number: name for name, number in IDS.items()}
-CROSS = range(IDS["cross_attn_qkv"], IDS["cross_attn_dense"] + 1)
 
 _ATTENTION = r"(?:self_attn|self_attention|attention|attn)"
 # The first that matches the end of a parameter's name after its layer's.

@@ -35,7 +35,7 @@ def ls() -> None:
     print(f"{plural(len(entries), 'entry', 'entries')}, {total}, in {store.root}", file=sys.stderr)
 
 
-@command.command("why")
+@command.command("why", short_help="Print the inputs of an entry, and which of them changed.")
 @click.argument("entry", metavar="KEY|NAME")
 def why(entry: str) -> None:
     """Print the inputs of an entry, and the changes since the previous one with that name."""

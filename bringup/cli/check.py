@@ -12,6 +12,7 @@ import click
 from bringup.cli.parameters.options import Named, job_options, open_named
 from bringup.cli.parameters.outputs import TEXTS, Output, deliver, output_options, outputs_of
 from bringup.cli.parameters.ranks import Ranks, any_ranks, parallel_of, rank_options
+from bringup.cli.parameters.sections import SectionedCommand
 from bringup.diagnostics import Report
 from bringup.system import gc_pause
 
@@ -20,7 +21,7 @@ class Words(Named, Ranks):
     """All options that are not named below."""
 
 
-@click.command("check")
+@click.command("check", cls=SectionedCommand)
 @job_options
 @rank_options
 @click.option("--values", is_flag=True, help="Also read the weights: broken ties, NaN, infinity, matrices of zeros.")

@@ -21,6 +21,7 @@ from bringup.cli.parameters.options import (
     quantize_option,
     weights_option,
 )
+from bringup.cli.parameters.sections import SectionedCommand
 from bringup.cli.parameters.targets import PHASE, TARGET, target_options
 from bringup.cli.parameters.words import OneOf
 from bringup.cli.reporting import report_option, reporting
@@ -30,7 +31,7 @@ from bringup.render.words import table
 FOLDER = click.Path(path_type=Path)
 
 
-@click.command("compile")
+@click.command("compile", cls=SectionedCommand)
 @job_options
 @click.option(
     "--target",

@@ -9,6 +9,7 @@ import click
 
 from bringup.cli.parameters.options import Named, job_options, open_named
 from bringup.cli.parameters.ranks import Ranks, any_ranks, parallel_of, rank_options
+from bringup.cli.parameters.sections import SectionedCommand
 from bringup.cli.parameters.words import CODE
 from bringup.codes import page, titles
 from bringup.diagnostics import did_you_mean, fail
@@ -22,7 +23,7 @@ class Words(Named, Ranks):
     """All options that are not named below."""
 
 
-@click.command("explain")
+@click.command("explain", cls=SectionedCommand)
 @click.argument("subject", type=CODE, metavar="CODE|PARAMETER|TENSOR")
 @job_options
 @rank_options

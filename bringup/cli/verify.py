@@ -18,6 +18,7 @@ from bringup.cli.parameters.options import (
     open_named,
     revised,
 )
+from bringup.cli.parameters.sections import SectionedCommand
 from bringup.cli.parameters.targets import DEVICE, TARGET, target_options
 from bringup.cli.parameters.words import OneOf
 from bringup.cli.reporting import report_option, reporting
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 TRANSFORMERS = "transformers"
 
 
-@click.command("verify")
+@click.command("verify", cls=SectionedCommand)
 @job_options
 @click.option(
     "--against",

@@ -20,7 +20,7 @@ def draft_text(found: Draft, folder: Path, source: str) -> str:
     lines = [f"wrote {len(found.files)} files to {visible(str(folder))}: {', '.join(found.files)}"]
     lines.append(f"{plural(found.rules, 'rule')} proved, {plural(found.open, 'tensor')} without a rule")
     if found.served:
-        lines.append(f"note: `{found.served}` serves this architecture already")
+        lines.append(f"note: `{found.served}` supports this architecture already")
     lines += [f"hint: {hint}" for hint in found.hints]
     for question in found.questions:
         lines += ["", f"? {question.number}. {visible(question.text)}  [{_place(found, question.number)}]"]

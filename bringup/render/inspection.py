@@ -49,8 +49,8 @@ def _row(group: Group) -> tuple[str, ...]:
 def _served(found: Inspection) -> str:
     names = ", ".join(map(visible, found.architectures))
     if found.family:
-        return f"architecture: {names}, which {found.family} serves"
-    lines = [f"architecture: {names}; no graph serves it" if names else "architecture: the config names none"]
+        return f"architecture: {names}, supported by the family {found.family}"
+    lines = [f"architecture: {names}; no family supports it" if names else "architecture: the config names none"]
     for name, left in found.near:
         unread = f"leaves unread: {', '.join(map(visible, left))}" if left else "reads every key"
         lines.append(f"  {name} {unread}")

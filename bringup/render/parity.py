@@ -89,7 +89,7 @@ def _off(module: Layer, tolerance: float) -> bool:
 
 def _nearest(modules: Sequence[Layer]) -> str:
     furthest = max(modules, key=lambda module: module.output)
-    return f"all {len(modules)} modules agree; furthest off is {furthest.name}, by {furthest.output:.1e}"
+    return f"all {len(modules)} modules agree; the largest error is {furthest.output:.1e}, of {furthest.name}"
 
 
 def _in_another_form(off: Sequence[Layer]) -> str:

@@ -27,7 +27,7 @@ def new_files(folder: Path, keep: Callable[[BaseException], bool] = lambda _: Fa
     part = sibling_path(folder.absolute(), f"{os.getpid()}.part")
     complete = False
     try:
-        _make(part)
+        make_folder(part)
         try:
             yield part
         except BaseException as error:
@@ -55,7 +55,8 @@ def is_of_writing(error: BaseException) -> bool:
     return isinstance(error, OSError) or refused(error) is not None
 
 
-def _make(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Creates a folder and its parents, if they do not exist. Raises BU901 and BU902."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -65,7 +66,7 @@ def _make(folder: Path) -> None:
 def _move(part: Path, folder: Path) -> None:
     """Moves all files; if one cannot be moved, those that were are removed."""
     moved: list[Path] = []
-    _make(folder)
+    make_folder(folder)
     try:
         for path in sorted(path for path in part.rglob("*") if path.is_file()):
             place = folder / path.relative_to(part)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -20,6 +19,7 @@ from bringup.compile.bench.contenders import BUNDLE, LLAMA_CPP, TORCH_COMPILE, T
 from bringup.compile.bench.process import Process
 from bringup.compile.bench.timing import Row, Shape, Turn
 from bringup.compile.bundle.folder import read_manifest
+from bringup.compile.llvm.pool import processors
 from bringup.compile.program.program import Entry, Interface
 from bringup.diagnostics import fail
 from bringup.progress import Progress, Silent
@@ -80,7 +80,7 @@ def bench(
     that do not fit the bundle and for more threads than processors, BU703 and BU922 for engines that cannot run here.
     """
     manifest, path = read_manifest(Path(bundle)), str(bundle)
-    shapes, usable = [*dict.fromkeys(shapes)], _processors()
+    shapes, usable = [*dict.fromkeys(shapes)], processors()
     for shape in shapes:
         check_shape(manifest, shape)
     if threads is not None and threads > usable:
@@ -195,7 +195,3 @@ def _gguf_of(manifest: Mapping[str, Any]) -> str:
         return found
     help = "name a GGUF file of the same model: --gguf FILE"
     raise fail("BU703", "llama.cpp reads GGUF files only, and there is none of the bundle's checkpoint here", help=help)
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

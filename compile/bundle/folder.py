@@ -20,6 +20,7 @@ from bringup.graphs.registry import is_registered
 from bringup.progress import Progress, Silent
 from bringup.system.atomic import exchange, flush, flush_tree, sha256, write_file
 from bringup.system.lock import locked, sibling_path
+from bringup.system.new_files import make_folder
 from bringup.system.os_errors import reason, refusals, unwritable
 from bringup.system.signals import signals_deferred
 
@@ -95,7 +96,7 @@ def writing(
         _recover(place)
         refuse(out, force=force, note=note)  # the previous holder of the lock may have written a bundle there
         try:
-            _make(folder)
+            make_folder(folder)
             yield folder
             _flush(folder)
             refuse(out, force=True, note=note)  # another program may have written there meanwhile
@@ -125,19 +126,12 @@ def _folders(parent: Path) -> Generator[None]:
     lacking = [folder for folder in (parent, *parent.parents) if not folder.exists()]
     try:
         if lacking:
-            _make(parent)
+            make_folder(parent)
         yield
     finally:
         for folder in lacking:
             with suppress(OSError):
                 folder.rmdir()
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(error, folder) from error
 
 
 def _flush(folder: Path) -> None:

@@ -15,6 +15,8 @@ from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
+from bringup.compile.cache.source_digest import names_in
+
 _PLAIN = (bool, int, float, complex, str, bytes, range, PurePath, type(None), type(Ellipsis))
 
 
@@ -88,21 +90,13 @@ def _of_function(function: FunctionType, seen: dict[int, tuple[int, object]]) ->
             yield _text(cell.cell_contents, seen)
         except ValueError:  # a name that is not bound yet
             yield "empty"
-    for name in dict.fromkeys(_names_in(code)):
+    for name in dict.fromkeys(names_in(code)):
         found: object = function.__globals__.get(name)
         if found is None or hasattr(builtins, name):
             continue
         own = isinstance(found, FunctionType) and found.__module__ == function.__module__
         if own or isinstance(found, (*_PLAIN, tuple, list, dict)):
             yield f"{name}: {_text(cast('object', found), seen)}"
-
-
-def _names_in(code: CodeType) -> Iterator[str]:
-    """Globals and attributes that a function, and the functions inside it, name."""
-    yield from code.co_names
-    for value in code.co_consts:
-        if isinstance(value, CodeType):
-            yield from _names_in(value)
 
 
 @cache

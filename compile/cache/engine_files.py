@@ -21,7 +21,6 @@ from bringup.graphs.registry import FAMILIES
 
 APART = ("bringup/cli", "bringup/render")
 _PARTS = ("graphs", "adapters", "compile")  # separate packages, wherever they are installed
-_SKIPPED = (*APART, *(f"bringup/{part}" for part in _PARTS))
 
 # The distributions that compute weights, trace programs, or contribute to the rest of a bundle.
 COMPUTING = ("numpy", "ml_dtypes", "gguf")

@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from bringup.compile.cache.engine_files import engine, family_files, name_of
@@ -165,3 +165,11 @@ def body_of(kind: type, method: str) -> Body | None:
     if not isinstance(function, FunctionType) or function.__code__.co_qualname != f"{kind.__qualname__}.{method}":
         return None
     return Body(resolved(function.__code__.co_filename), function.__code__.co_qualname)
+
+
+def names_in(code: CodeType) -> Iterator[str]:
+    """The globals and attributes that a function, and the functions inside it, name."""
+    yield from code.co_names
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            yield from names_in(value)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from bringup.adapters.checkpoints.arrays import bytes_of
 from bringup.adapters.checkpoints.safetensors import NAMES
 from bringup.compile.convert.npz_file import NpzFile
 from bringup.compile.convert.placed_bytes import PlacedBytes
@@ -120,10 +121,8 @@ class _Safetensors(PlacedBytes):
         self.base, self.places, self.lengths = base, places, lengths
 
     def put(self, name: str, array: np.ndarray) -> memoryview:
-        import numpy as np
-
         offset, dtype = self.places.pop(name)
-        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        flat = bytes_of(array)
         if DTYPES[dtype].bits < 8:  # numpy stores a 4-bit element in a byte
             flat = flat[0::2] & 15 | flat[1::2] << 4
         self.write_at(flat.data, self.base + offset)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from struct import pack
 from typing import TYPE_CHECKING
 
+from bringup.adapters.checkpoints.arrays import bytes_of
 from bringup.compile.convert.placed_bytes import PlacedBytes
 from bringup.spec import DTYPES, TensorInfo
 
@@ -72,10 +73,8 @@ class NpzFile(PlacedBytes):
             self.members[info.name], self.nbytes = member, member.end
 
     def put(self, name: str, array: np.ndarray) -> memoryview:
-        import numpy as np
-
         member = self.members[name]
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        data = bytes_of(array).data
         member.checksum = zlib.crc32(data, zlib.crc32(member.header))
         self.write_at(member.local() + member.header, member.start)
         self.write_at(data, member.array_start)

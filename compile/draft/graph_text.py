@@ -9,7 +9,6 @@ from bringup.compile.draft.classes import CLASSES, PARALLEL_LAYERS
 from bringup.compile.draft.facts import PUBLIC, Facts, Question, bias_key
 from bringup.compile.draft.quoted import one_line, quoted, tuple_of
 from bringup.graphs.config.neutral import NEUTRAL
-from bringup.graphs.decoder import CONTEXT_KEYS
 from bringup.shown import short, shown
 
 NORM_CHOICES = {
@@ -18,7 +17,6 @@ NORM_CHOICES = {
     "Float32RMSNorm": "rounds after the product",
     "ScaleNorm": "subtracts the mean too: layer normalisation without a bias",
 }
-ROPE_KEYS = frozenset({"rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", *CONTEXT_KEYS})
 
 
 def graph_text(facts: Facts, read: frozenset[str] = frozenset()) -> str:

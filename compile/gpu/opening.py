@@ -15,7 +15,7 @@ from bringup.compile.gpu.emulated import EMULATED, without_gpu
 from bringup.compile.gpu.kernel_plan import KernelPlan
 from bringup.compile.gpu.profile import READ, WRITTEN, Profile
 from bringup.compile.kernels.architectures import is_nvidia
-from bringup.diagnostics import BringupError, fail
+from bringup.diagnostics import fail
 
 if TYPE_CHECKING:
     from bringup.compile.gpu.double.double import Double
@@ -44,15 +44,6 @@ def driver_module(capability: str = EMULATED[0]) -> Any:
         why = "finds no GPU" if int(status) in NO_DEVICE else f"does not start: {status.name}"
         raise fail("BU614", f"the CUDA driver {why}", help=instead)
     return api
-
-
-def has_gpu() -> bool:
-    """Whether this machine has CUDA's driver and a GPU."""
-    try:
-        driver_module()
-    except BringupError:
-        return False
-    return True
 
 
 def hip_library(instead: str) -> HipLibrary:

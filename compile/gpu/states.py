@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from bringup.adapters.checkpoints.arrays import bytes_of
 from bringup.compile.gpu.driver.driver import Address, Driver, Stream
 from bringup.compile.gpu.sizes import nbytes_of
 from bringup.compile.program.bind_weights import dtype_of
@@ -47,7 +48,7 @@ class States:
         spec = self._specs[name]
         each = nbytes_of(spec) // spec.shape[0]
         raw = self._copies[:each]
-        raw[:] = np.ascontiguousarray(array, dtype_of(spec.dtype)).reshape(-1).view(np.uint8)
+        raw[:] = bytes_of(array.astype(dtype_of(spec.dtype), copy=False))
         self._driver.copy_in(self._places[name] + row * each, raw, self._stream)
         self._driver.wait(self._stream)
 
@@ -56,7 +57,7 @@ class States:
         for name, array in arrays.items():
             spec = self._specs[name]
             raw = self._copies[: nbytes_of(spec)]
-            raw[:] = np.ascontiguousarray(array, dtype_of(spec.dtype)).reshape(-1).view(np.uint8)
+            raw[:] = bytes_of(array.astype(dtype_of(spec.dtype), copy=False))
             if len(raw):
                 self._driver.copy_in(self._places[name], raw, self._stream)
                 self._driver.wait(self._stream)

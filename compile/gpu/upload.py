@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from bringup.adapters.checkpoints.arrays import bytes_of
 from bringup.compile.gpu.driver.driver import Address, Driver, Stream
 
 CHUNK = 32 << 20  # bytes of a buffer: large enough to hide the start of a copy, small compared with weights
@@ -25,7 +26,7 @@ def upload(driver: Driver, stream: Stream, arrays: Mapping[str, np.ndarray]) -> 
             found[name] = placed[key]
             continue
         found[name] = driver.allocate(array.nbytes, name)
-        buffers.copy(found[name], _bytes(array))
+        buffers.copy(found[name], bytes_of(array))
         if array.flags.c_contiguous:  # a view with strides has its bytes in another order than its memory
             placed[key] = found[name]
     driver.wait(stream)
@@ -58,7 +59,3 @@ class _Buffers:
         for buffer, event in zip(self._buffers, self._events, strict=True):
             self._driver.unpin(buffer)
             self._driver.forget(event)
-
-
-def _bytes(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

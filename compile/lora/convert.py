@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 WEIGHTS, CONFIG = "lora_weights", "lora_config"
-STORAGE = ("float16", "bfloat16", "float32")
 FORMATS = ("safetensors", "numpy")
 
 

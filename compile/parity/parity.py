@@ -158,12 +158,10 @@ class Parity:
 
 
 def _row(found: Difference) -> str:
-    message = (
-        f"{found.relative:.1e} of max |reference| over {found.rows} rows, {found.excess:.2g} of what rounding allows; "
-    )
+    message = f"{found.relative:.1e} of max |reference| over {found.rows} rows, {found.excess:.2g} of the bound; "
     message += f"top token wrong in {found.wrong}, too close to call in {found.exempt}"
     if found.scaled > 1:
-        message += f"; an operation is off on average, by {found.scaled:.2g} of what rounding allows"
+        message += f"; an operation is off on average, by {found.scaled:.2g} of the bound"
     return f"{message}; choices of {found.undecided} too close to call" if found.undecided else message
 
 

@@ -11,7 +11,7 @@ from types import CodeType, FunctionType, NoneType
 from typing import Any
 
 from bringup.compile.cache.engine_files import TRACING, tools
-from bringup.compile.cache.source_digest import Body, body_of, digests, files_of, resolved
+from bringup.compile.cache.source_digest import Body, body_of, digests, files_of, names_in, resolved
 from bringup.compile.program.assemble import Stage
 from bringup.compile.program.export_options import Layout
 from bringup.graphs.core.graph import Graph
@@ -98,16 +98,8 @@ def _methods_used(graph: Graph, stage: Stage) -> set[str]:
         for value in values:
             function = value.fget if isinstance(value, property) else value
             code = getattr(getattr(function, "__func__", function), "__code__", None)
-            waiting += list(_names_in(code)) if isinstance(code, CodeType) else []
+            waiting += list(names_in(code)) if isinstance(code, CodeType) else []
     return found
-
-
-def _names_in(code: CodeType) -> Iterator[str]:
-    """The attributes and globals that a function, and functions inside it, name."""
-    yield from code.co_names
-    for value in code.co_consts:
-        if isinstance(value, CodeType):
-            yield from _names_in(value)
 
 
 def _bodies_used(inside: Iterable[type], elsewhere: Sequence[str]) -> Iterator[Body]:

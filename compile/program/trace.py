@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -204,15 +204,11 @@ def tracer_of(
 
 def export_graph(graph: Graph, layout: Layout, ops: OpLowering = INLINED, buffers: Buffers = AS_DECLARED) -> Program:
     """The program of a graph, traced without the cache."""
-    return _program(tracer_of(graph, layout, ops, buffers), layout)
+    return program_of(tracer_of(graph, layout, ops, buffers), layout)
 
 
-def export_program(module: nn.Module, layout: Layout, *, states: Collection[str]) -> Program:
-    """The program of a module with `prologue`, `layers` and `epilogue`. `states` are names of paged states."""
-    return _program(Tracer(module, states=dict.fromkeys(states, "paged"), max_blocks=layout.max_blocks), layout)
-
-
-def _program(tracer: Tracer, layout: Layout) -> Program:
+def program_of(tracer: Tracer, layout: Layout) -> Program:
+    """The program of the module of a tracer, traced without the cache."""
     entries = [trace_entry(layout, point, tracer) for point in layout.entries]
     exported = {traced.function.name: traced.code for _, stages in entries for traced in stages}
     return Program(interface=interface_of(layout, entries, tracer.specs()), exported=exported)

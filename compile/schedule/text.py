@@ -43,8 +43,10 @@ def _entry(schedule: Schedule, entry: Entry, interface: Interface, devices: Sequ
     keys, plan = keys_of(entry, interface), schedule.entries[entry.name]
     launches = list(schedule.launches(entry.name))
     costs = [cost_of(launch.graph, launch.group, keys) for launch in launches]
-    yield f"# {entry.name}: {entry.num_tokens} tokens of {entry.num_sequences} sequences, {keys:,} keys each"
-    yield f"# {len(launches)} launches; {plan.nbytes:,} bytes of temporaries, {plan.peak:,} of them alive at a time"
+    of = "1 sequence" if entry.num_sequences == 1 else f"{entry.num_sequences} sequences"
+    yield f"# {entry.name}: {entry.num_tokens} tokens of {of}, {keys:,} keys each"
+    temporaries = f"{plan.nbytes:,} bytes of temporaries, at most {plan.peak:,} live"
+    yield f"# {len(launches)} launches, read and written in bytes; {temporaries}"
     heads = "".join(f" {device.name + ' us':>10}" for device in devices)
     yield f"{'':>5} {'weights':>14} {'cache':>13} {'other':>12} {'written':>12} {'MFLOP':>12}{heads}  launch"
     for number, (launch, cost) in enumerate(zip(launches, costs, strict=True)):

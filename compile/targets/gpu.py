@@ -64,7 +64,7 @@ class GpuTarget(ScheduleTarget):
         self.activations = ("fp8",) if self.cuda else ()
         self.architecture = architecture
         self.requires = ("torch", "triton", "cuda-bindings") if self.cuda else ("torch", "triton")
-        self.summary = f"kernels by Triton, compiled ahead of time, for a GPU of {'NVIDIA' if self.cuda else 'AMD'}'s"
+        self.summary = f"Triton kernels, compiled ahead of time, for {'NVIDIA' if self.cuda else 'AMD'} GPUs"
         if not self.cuda:
             self.phases = ("schedule", "ttgir")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bringup.adapters.checkpoints.arrays import bytes_of
 from bringup.compile.program.bind_weights import check_weights, dtype_of
 from bringup.compile.program.program import Interface, TensorSpec
 from bringup.compile.targets.iree_memory import export_memory, free_released
@@ -41,7 +42,7 @@ class IreeExecutor:
         index = rt.ParameterIndex()
         free_released()
         for spec in interface.weights:
-            index.add_buffer(spec.name, export_memory(_bytes(weights[spec.name])))
+            index.add_buffer(spec.name, export_memory(bytes_of(weights[spec.name])))
         # Parameters must be registered before the module whose initialisers read them.
         modules = [
             rt.create_io_parameters_module(instance, index.create_provider(_SCOPE)),
@@ -77,7 +78,7 @@ class IreeExecutor:
         for name in FIELDS:
             args.push_ref(self._upload(np.ascontiguousarray(step[name], dtype=np.int64), rt.HalElementType.INT_64))
         for spec in wanted.inputs:
-            buffer = self._upload(_bytes(step[spec.name]), rt.HalElementType.UINT_8).get_buffer()
+            buffer = self._upload(bytes_of(step[spec.name]), rt.HalElementType.UINT_8).get_buffer()
             args.push_ref(rt.HalBufferView(buffer, spec.shape, _element(spec.dtype)))
         assert self._context, "the executor is closed"
         self._context.invoke(self._functions[entry], args, results)
@@ -99,12 +100,12 @@ class IreeExecutor:
         """Overwrites the states named."""
         for spec in self._interface.states:
             if spec.name in arrays:
-                buffer = self._upload(_bytes(arrays[spec.name]), self._rt.HalElementType.UINT_8).get_buffer()
+                buffer = self._upload(bytes_of(arrays[spec.name]), self._rt.HalElementType.UINT_8).get_buffer()
                 self._states[spec.name] = self._rt.HalBufferView(buffer, spec.shape, _element(spec.dtype))
 
     def write_slot(self, state: str, slot: int, row: np.ndarray) -> None:
         """Overwrites a row of a state; see `program.LoraExecutor`."""
-        data = _bytes(row)
+        data = bytes_of(row)
         memory = self._states[state].map().asarray([len(data) * self._states[state].shape[0]], np.dtype(np.uint8))
         memory[slot * len(data) : (slot + 1) * len(data)] = data
 
@@ -127,11 +128,6 @@ class IreeExecutor:
         )
         buffer.fill_zero(0, buffer.byte_length())
         return rt.HalBufferView(buffer, spec.shape, _element(spec.dtype))
-
-
-def _bytes(array: np.ndarray) -> np.ndarray:
-    """The array's memory as bytes: bfloat16 and fp8 arrays do not support the buffer protocol themselves."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 _ELEMENTS = {

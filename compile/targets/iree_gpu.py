@@ -36,7 +36,8 @@ class IreeGpu(IreeCpu):
         self.name = f"{family}:{architecture}"
         self._device, self._flag, _ = FAMILIES[family]
         self._architecture = architecture
-        self.summary = f"torch-mlir and IREE, for {architecture}: compile only, `bringup run` rejects the bundle"
+        maker = "NVIDIA" if family == "iree-cuda" else "AMD"
+        self.summary = f"torch-mlir and IREE, for {maker} GPUs; `bringup run` rejects these bundles"
 
     def settings(self, options: Options, dump_dir: Path | None) -> IreeOptions:
         from bringup.compile.targets.iree_compiler import IreeOptions

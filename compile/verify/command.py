@@ -105,13 +105,13 @@ def verify(
         with steady(folder) as same:
             manifest = read_manifest(folder)
             check_files(folder, manifest)
-            job = _of_tokens(job_of_bundle(manifest, checkpoint))
+            job = _verifiable(job_of_bundle(manifest, checkpoint))
             saved = saved and fitted(saved, job, against)
             parity = compared(folder, bundled=True)
             if same():  # otherwise another bundle was written there meanwhile
                 write_parity(folder, parity, progress)
         return parity
-    job = _of_tokens(model if isinstance(model, Job) else open_job(model, checkpoint, dtype=dtype))
+    job = _verifiable(model if isinstance(model, Job) else open_job(model, checkpoint, dtype=dtype))
     if executor is not None:
         find(target).target.check_device(executor)
     if saved:  # all of these checks precede the compile
@@ -141,7 +141,7 @@ def write_parity(bundle: Path, parity: Parity, progress: Progress) -> None:
             progress.warn(replace(finding, severity=Severity.WARNING, help=help))
 
 
-def _of_tokens(job: Job) -> Job:
+def _verifiable(job: Job) -> Job:
     """Returns the job. Raises BU029 for a model with further inputs, BU415 for one that quantises its weights."""
     if recipe := job.graph.options.quantize:
         message = (

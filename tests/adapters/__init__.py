@@ -1,0 +1,1 @@
+"""Adapters: the algebra, plans, checkpoint formats, sources, GGUF dialects, ranks."""

@@ -1,0 +1,1 @@
+"""`bringup bench`: engines, rounds, figures."""

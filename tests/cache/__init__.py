@@ -1,0 +1,1 @@
+"""The compile cache: which inputs change which keys, and the store."""

@@ -1,0 +1,1 @@
+"""`bringup check`: one finding for each mistake, of single faults and of combinations."""

@@ -1,0 +1,1 @@
+"""The commands: output, exit codes, completion, errors."""

@@ -88,7 +88,7 @@ def test_a_sharded_folder_of_an_unknown_architecture(bringup: Bringup, tmp_path:
 def test_text(bringup: Bringup, tmp_path: Path) -> None:
     lines = [" ".join(line.split()) for line in bringup("inspect", sharded(tmp_path / "new")).stdout.splitlines()]
     assert "model.layers.{0,2}.norm.weight 2 [4] float16 16 bytes" in lines
-    assert "architecture: NewForCausalLM; no graph serves it" in lines
+    assert "architecture: NewForCausalLM; no family supports it" in lines
     assert any(line.startswith("draft a new family: bringup init --checkpoint ") for line in lines)
     assert "sparkle 2.5" in lines
     assert any(line.endswith(" leaves unread: sparkle") for line in lines)
@@ -106,7 +106,7 @@ def test_a_known_family_and_its_words(bringup: Bringup, tmp_path: Path) -> None:
     assert [each["parameter"] for each in found["config"]["refused"]] == ["activation_function"]
     assert "h.{0..2}.attn.c_attn.weight" in {each["name"] for each in found["tensors"]["groups"]}
     text = bringup("inspect", folder).stdout
-    assert "which gpt2 serves" in text
+    assert "supported by the family gpt2" in text
     assert "values that the gpt2 graph rejects" in text
 
 
@@ -140,7 +140,7 @@ def test_a_gguf_file_of_no_family(bringup: Bringup, tmp_path: Path) -> None:
     assert found["family"] is None
     assert found["config"]["unread"] == {"block_count": 2}
     printed = bringup("inspect", tmp_path / "m.gguf").stdout
-    assert "no graph serves it" in printed
+    assert "no family supports it" in printed
     assert "bringup init" not in printed
 
 

@@ -42,6 +42,20 @@ def test_version_help_and_lists(bringup: Bringup) -> None:
     assert "LlamaForCausalLM" in bringup("models").output
 
 
+def test_help_lists_shared_options_in_sections_of_their_own(bringup: Bringup) -> None:
+    """Each option once, those of the command first."""
+    text = bringup("compile", "--help").stdout
+    own, checkpoint, loras = re.split(r"\n(?:Model and checkpoint|LoRAs at run time):\n", text.partition("Options:")[2])
+    listed = [re.findall(r"^  (?:-\w, )?(--[\w-]+)", part, re.MULTILINE) for part in (own, checkpoint, loras)]
+    assert listed[1][:2] == ["--checkpoint", "--also"]
+    assert listed[2][0] == "--max-lora-rank"
+    assert {"--target", "--out", "--help"} <= set(listed[0])
+    ctx = click.Context(main.cli)
+    command = main.cli.get_command(ctx, "compile")
+    expected = [next(name for name in option.opts if name[:2] == "--") for option in command.get_params(ctx)[1:]]
+    assert sorted([*listed[0], *listed[1], *listed[2]]) == sorted(expected)
+
+
 def test_no_arguments_are_a_mistake_that_shows_the_help(bringup: Bringup) -> None:
     result = bringup()
     assert (result.exit_code, result.stdout) == (2, "")

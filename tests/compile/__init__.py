@@ -1,0 +1,1 @@
+"""Programs, bundles, verification and bisection."""

@@ -24,7 +24,7 @@ from bringup.compile.program.export_options import Layout
 from bringup.compile.program.program import Executor, Interface, Program
 from bringup.compile.program.step_inputs import sequence_step
 from bringup.compile.program.torch_arrays import to_numpy
-from bringup.compile.program.trace import export_program
+from bringup.compile.program.trace import Tracer, program_of
 from bringup.compile.program.trace_cached import EncodedProgram
 from bringup.compile.targets.iree_compiler import IreeOptions, LoweringError, compile_mlir
 from bringup.compile.targets.iree_executor import IreeExecutor
@@ -66,12 +66,17 @@ def layout_of(module: torch.nn.Module, kinds: Sequence[int], all_logits: bool = 
     return Layout(layers=layers, kinds=kinds, buckets=(BUCKET,), context=MAX_SEQ, all_logits=all_logits)
 
 
+def export(module: torch.nn.Module, layout: Layout, states: Sequence[str]) -> Program:
+    """The program of a module with `prologue`, `layers` and `epilogue`, whose states are paged."""
+    return program_of(Tracer(module, states=dict.fromkeys(states, "paged"), max_blocks=layout.max_blocks), layout)
+
+
 @cache
 def build(model: str, dtype: torch.dtype, all_logits: bool) -> Built:
     make, kinds = MODELS[model]
     module = seeded(make, dtype)
     states = state_names(module)
-    program = export_program(module.to("meta"), layout_of(module, kinds, all_logits), states=states)
+    program = export(module.to("meta"), layout_of(module, kinds, all_logits), states)
     module = seeded(make, dtype)
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return Built(module, program, {name: to_numpy(t) for name, t in tensors.items() if name not in states}, dtype)
@@ -182,7 +187,7 @@ def test_equal_layers_are_lowered_once() -> None:
     counts = []
     for layers in (2, 6):
         module = seeded(lambda n=layers: ToyGPT(layers=n), torch.float32)
-        program = export_program(module, layout_of(module, [0] * layers), states=state_names(module))
+        program = export(module, layout_of(module, [0] * layers), state_names(module))
         assert len(program.interface.functions) == 6
         flow = compile_mlir(to_mlir(program), IreeOptions(extra_flags=("--compile-to=flow",))).decode()
         counts.append(len(re.findall(r"^\s*flow\.executable ", flow, re.MULTILINE)))

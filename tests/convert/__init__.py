@@ -1,0 +1,1 @@
+"""`convert`, `export`, `diff`, `lock` and `fit`."""

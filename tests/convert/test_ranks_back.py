@@ -89,7 +89,7 @@ def test_words_of_its_own_alone(bringup: Bringup, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"architecture": "FalconForCausalLM"}, "error[BU125]: no graph serves architecture `FalconForCausalLM`"),
+        ({"architecture": "FalconForCausalLM"}, "error[BU125]: no graph supports the architecture `FalconForCausalLM`"),
         (PHI3, "error[BU140]: the form `trtllm` is not defined for `phi3`"),
         ({"quantization": {"quant_algo": "FP8"}}, "FP8"),
         ({"num_hidden_layers": 3}, "error[BU101]"),

@@ -1,0 +1,1 @@
+"""Full-size published checkpoints, of which only the headers are real."""

@@ -1,0 +1,1 @@
+"""The type system, modules, operations and the registry of families."""

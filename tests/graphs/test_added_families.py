@@ -100,7 +100,7 @@ def test_an_architecture_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     assert added(failed) == ["fast", "special"]
     (finding,) = (finding for error in failed for finding in error.findings)
     assert finding.code == "BU128"
-    assert "is served by bringup's `llama`" in finding.message
+    assert "is supported by bringup's `llama`" in finding.message
     assert "the family `fast` (plugin `fast`" in finding.message
     assert by_architecture(["LlamaForCausalLM"]).name == "llama"
     assert by_name("fast")[0].name == "fast"

@@ -1,4 +1,4 @@
-"""Which graph serves what: by name, by architecture, by file; clear words when none does."""
+"""Which graph supports what: by name, by architecture, by file; clear words when none does."""
 
 from __future__ import annotations
 

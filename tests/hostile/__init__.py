@@ -1,0 +1,1 @@
+"""Malicious and damaged files: bounded time and memory, one error each."""

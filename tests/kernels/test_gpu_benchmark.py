@@ -14,11 +14,11 @@ from benchmarks import gpu
 from benchmarks.cards import correctness, launches, speed
 from benchmarks.cards.rows import CHECKED, DRY, TIMED, save
 from benchmarks.cards.tables import markdown
-from bringup.compile.gpu.opening import has_gpu
 from bringup.compile.job import open_job
 from bringup.diagnostics import BringupError
 from bringup.graphs.layers import sparse_indexer
 from bringup.graphs.ops.topk_keys import top_keys
+from tests.cuda.machine import has_gpu
 from tests.models import family, parity
 
 SMALL = correctness.Sizes(32, 128, 1)

@@ -21,7 +21,7 @@ from bringup.graphs.core.step import BLOCK
 from tests.kernels.emulated import Emulated
 
 ROWS, TABLE = 3, 4
-NEAR = 2.0**-17  # of a border between two tokens, weights of float32 may give the other one; see docs/architecture.md
+NEAR = 2.0**-17  # of a border between two tokens, weights of float32 may give the other; docs/schedule-and-kernels.md
 NUMPY = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
 
 

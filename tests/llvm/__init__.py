@@ -1,0 +1,1 @@
+"""CPU kernels, compared with torch and with float64."""

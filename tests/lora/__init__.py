@@ -1,0 +1,1 @@
+"""`bringup lora`: adapters of other programs, broken adapters, conversion, ranks."""

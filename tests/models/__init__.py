@@ -1,0 +1,1 @@
+"""One file for each family, and the tests of all families against transformers."""

@@ -10,7 +10,7 @@ from bringup.compile import ptx
 from tests.ptx.cases import compiled
 from tests.ptx.mutations import PAIRS, findings, mutants, survey
 
-SHARE = 0.75  # of all planted faults; the others change nothing that can be seen (see docs/architecture.md)
+SHARE = 0.75  # of all planted faults; the others change nothing that can be seen (see docs/schedule-and-kernels.md)
 
 
 def test_removed_barriers_of_a_norm_are_races():

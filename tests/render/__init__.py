@@ -1,0 +1,1 @@
+"""Reports as text and in every `--format`, and how single parts of them are rendered."""

@@ -30,10 +30,10 @@ def test_agreement_is_two_lines() -> None:
     result = parity(9e-7)
     result.modules = [layer("wte"), layer("h.0", 3e-7)]
     assert parity_text(result, "gpt2.bundle", Paint()).splitlines() == [
-        "prefill_64  9.0e-07 of max |reference| over 61 rows, 0.0045 of what rounding allows; "
+        "prefill_64  9.0e-07 of max |reference| over 61 rows, 0.0045 of the bound; "
         "top token wrong in 0, too close to call in 2",
         "",
-        "all 2 modules agree; furthest off is h.0, by 3.0e-07",
+        "all 2 modules agree; the largest error is 3.0e-07, of h.0",
         "",
         "gpt2.bundle: agrees on iree-cpu with transformers 5 (77 tokens, float32, tolerance 0.0002)",
     ]

@@ -1,0 +1,1 @@
+"""Kills, full disks, memory and signals, in processes of their own."""

@@ -61,7 +61,7 @@ POINTS = {
     ),
     "before the lock": Point(at="bringup.system.lock:_acquired", when="before", on="/b"),
     "after the lock": Point(at="os:pwrite", when="after", on=".b.lock", left=("lock",)),
-    "after the folder": Point(at=FOLDER + "_make", when="after", left=_PART),
+    "after the folder": Point(at=FOLDER + "make_folder", when="after", left=_PART),
     "half of the weights' header": Point(at="os:write", when="half", on="weights.safetensors", left=_PART),
     "half of the third parameter": Point(at="os:write", when="half", on="weights.safetensors", skip=3, left=_PART),
     "before the weights are on the disk": Point(at="bringup.system.atomic:NewFile.finish", when="before", left=_PART),

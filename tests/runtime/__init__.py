@@ -1,0 +1,1 @@
+"""Sessions, batches, sampling and LoRAs at run time."""

@@ -1,0 +1,1 @@
+"""Schedules: passes, memory plans, costs, and the reference executor."""

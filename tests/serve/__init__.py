@@ -1,0 +1,1 @@
+"""`bringup serve`: requests, streaming, limits, shutdown."""

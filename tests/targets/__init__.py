@@ -1,0 +1,1 @@
+"""Targets: options, bundles and executors of each, and targets of other packages."""

@@ -13,7 +13,7 @@ from transformers import BloomConfig, GPTNeoXConfig, LlamaConfig, MistralConfig,
 
 from bringup.cli.main import cli
 from bringup.compile.gpu.executor import GpuExecutor
-from bringup.compile.gpu.opening import cuda_of, has_gpu, runs_on
+from bringup.compile.gpu.opening import cuda_of, runs_on
 from bringup.compile.gpu.profile import chrome_trace, totals
 from bringup.compile.gpu.trial.trial import Row
 from bringup.compile.job import open_job
@@ -25,6 +25,7 @@ from bringup.compile.runtime.request import Request
 from bringup.compile.runtime.session import Session, load
 from bringup.compile.targets.registry import find
 from bringup.diagnostics import BringupError
+from tests.cuda.machine import has_gpu
 from tests.models import parity
 from tests.schedule.models import COMMON, CONFIGS, CONTEXT, PREFILL, VOCAB, job_of
 

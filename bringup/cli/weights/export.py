@@ -11,10 +11,11 @@ import click
 
 from bringup.arguments import FLOAT_DTYPES
 from bringup.cli.parameters.options import Named, job_options, open_named, quantize_option
+from bringup.cli.parameters.sections import SectionedCommand
 from bringup.cli.parameters.words import CHECKPOINT, OneOf
 
 
-@click.command("export")
+@click.command("export", cls=SectionedCommand)
 @job_options
 @click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True, help="Dtype of the parameters.")
 @quantize_option

@@ -11,6 +11,7 @@ import click
 from bringup.arguments import FLOAT_DTYPES
 from bringup.cli.parameters.options import Named, cache_dtype_option, job_options, open_named, weights_option
 from bringup.cli.parameters.ranks import Ranks, parallel_of, rank_options
+from bringup.cli.parameters.sections import SectionedCommand
 from bringup.cli.parameters.words import OneOf, Word
 from bringup.diagnostics import did_you_mean
 from bringup.render.words import plural, size, table
@@ -53,7 +54,7 @@ class Words(Named, Ranks):
     """All options that are not named below."""
 
 
-@click.command("fit")
+@click.command("fit", cls=SectionedCommand)
 @job_options
 @click.option("--device", type=_Device(_devices), required=True, metavar="D", help="h200, mi300x, …, or 24GB.")
 @click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True, help="Dtype of the weights.")

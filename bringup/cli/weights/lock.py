@@ -11,6 +11,7 @@ import click
 
 from bringup.arguments import FLOAT_DTYPES
 from bringup.cli.parameters.options import Named, job_options, open_named
+from bringup.cli.parameters.sections import SectionedCommand
 from bringup.cli.parameters.words import OneOf
 from bringup.diagnostics import BringupError, Diagnostic, fail
 
@@ -19,7 +20,7 @@ LOCK = ".lock"
 REQUEST = ("model", "checkpoint", "config", "adapter", "also", "allow_config", "revision", "dtype")
 
 
-@click.command("lock")
+@click.command("lock", cls=SectionedCommand)
 @job_options
 @click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True, help="Dtype of the parameters.")
 @click.option("-o", "--out", type=FILE, metavar="FILE", help="Write the lock to FILE.")

@@ -12,6 +12,7 @@ import click
 from bringup.cli.parameters.options import Named, job_options, open_named
 from bringup.cli.parameters.outputs import Output, deliver, output_options, outputs_of
 from bringup.cli.parameters.ranks import Ranks, any_ranks, parallel_of, rank_options
+from bringup.cli.parameters.sections import SectionedCommand
 from bringup.cli.parameters.words import MODEL, OneOf
 from bringup.diagnostics import Report, fail
 from bringup.grouping import listed
@@ -36,7 +37,7 @@ class Divided(Words, Ranks):
 
 @click.group("lora")
 def command() -> None:
-    """Check, convert or merge a LoRA of peft, mlx-lm or llama.cpp's converter."""
+    """Check, convert or merge a LoRA of peft, mlx-lm, llama.cpp's converter or Megatron-Bridge."""
 
 
 def _base_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,7 +47,7 @@ def _base_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("lora", metavar="ADAPTER", type=ADAPTER)(option(function))
 
 
-@command.command("check")
+@command.command("check", cls=SectionedCommand)
 @_base_options
 @output_options
 def check(lora: str, formats: Sequence[Output], output_file: Path | None, **words: Unpack[Words]) -> int:
@@ -66,7 +67,7 @@ def check(lora: str, formats: Sequence[Output], output_file: Path | None, **word
     return report.exit_code
 
 
-@command.command("merge")
+@command.command("merge", cls=SectionedCommand, short_help="Write the base model's checkpoint with ADAPTER merged.")
 @_base_options
 @click.option("-o", "--out", type=FOLDER, required=True, metavar="DIR", help="Output folder.")
 @click.option("--force", is_flag=True, help="Replace a folder that an earlier merge wrote.")
@@ -81,7 +82,7 @@ def merge(lora: str, out: Path, force: bool, **words: Unpack[Words]) -> None:
     print(f"wrote {done.folder}: {', '.join(done.files)}", file=sys.stderr)
 
 
-@command.command("convert")
+@command.command("convert", cls=SectionedCommand, short_help="Write ADAPTER for TensorRT-LLM, for peft or for ranks.")
 @_base_options
 @click.option("--to", type=OneOf(TO), default="trtllm", show_default=True, help="The form to write; see above.")
 @click.option(

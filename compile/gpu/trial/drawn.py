@@ -11,6 +11,7 @@ from itertools import product
 
 import numpy as np
 
+from bringup.adapters.checkpoints.arrays import bytes_of
 from bringup.compile.gpu.sampling import settings_of
 from bringup.compile.gpu.trial.launches import Given
 from bringup.compile.kernels.call import SCRATCH, KernelCall, Pointer
@@ -64,14 +65,12 @@ def buffers_of(
     wide = np.pad(table, ((0, 0), (0, max_blocks - table.shape[1])))
     fixed = {**settings_of(draws, len(logits)), "block_table": wide}
     found = {HEAD + name: given for name, given in head.items()}
-    found[LOGITS] = head.get(computed) or Given(logits.nbytes, _raw(logits), LOGITS, changed=False)
-    found |= {name: Given(each.nbytes, _raw(each), name, changed=False, fixed=True) for name, each in fixed.items()}
-    found |= {name: Given(8 * len(logits), _raw(fields[name].astype(np.int64)), name, fixed=True) for name in CHANGED}
+    found[LOGITS] = head.get(computed) or Given(logits.nbytes, bytes_of(logits), LOGITS, changed=False)
+    found |= {name: Given(each.nbytes, bytes_of(each), name, changed=False, fixed=True) for name, each in fixed.items()}
+    found |= {
+        name: Given(8 * len(logits), bytes_of(fields[name].astype(np.int64)), name, fixed=True) for name in CHANGED
+    }
     return {**found, DRAWN: Given(8 * len(logits), None, DRAWN)}
-
-
-def _raw(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def cost_of(logits: np.ndarray, fields: Mapping[str, np.ndarray], draws: Sequence[Draw], drawing: Drawing) -> Cost:

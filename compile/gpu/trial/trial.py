@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bringup.adapters.checkpoints.arrays import bytes_of
 from bringup.compile.gpu.kernel_plan import KernelPlan
 from bringup.compile.gpu.sampling import last_launch
 from bringup.compile.gpu.trial.compare import departure
@@ -153,7 +154,7 @@ class Trial(ReferenceExecutor):
         if name in launch.group.outputs:
             return Given(buffer.nbytes, None, place)
         changed = name in launch.group.updates
-        content = np.ascontiguousarray(to_numpy(self._bound(plan, launch, buffer, given))).reshape(-1).view(np.uint8)
+        content = bytes_of(to_numpy(self._bound(plan, launch, buffer, given)))
         return Given(
             buffer.nbytes,
             content.copy(),
@@ -167,7 +168,7 @@ class Trial(ReferenceExecutor):
         """The bytes that no earlier launch of the step writes: weights, fields, and unchanged bytes of states."""
         if buffer.kind == "state":
             before = self._before[launch.call.prefix + buffer.name]
-            return np.ascontiguousarray(before).reshape(-1).view(np.uint8) == content
+            return bytes_of(before) == content
         return buffer.kind in ("weight", "step")
 
     def _known_rows(self, launch: Launch, buffer: Buffer) -> np.ndarray | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 from bringup.compile.kernels.call import Operand
+from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph
 
 # The buffer of a `Pointer` to memory that all calls of a group, and all threads, share. No parameter has a colon.
 SHARED = "scratch:shared"
@@ -58,3 +59,12 @@ def call(
     """A call of a kernel with these settings."""
     kernel = Kernel(stem, tuple(sorted(settings.items())))
     return Call(kernel=kernel, arguments=tuple(arguments), scratch=scratch, shared=shared)
+
+
+def call_of_single(
+    selectors: Mapping[str, Callable[[OpGraph, Node], Call | None]], graph: OpGraph, group: Group
+) -> tuple[Call, ...] | None:
+    """The call for a group of one node, by the selector for its operation; None if none supports it."""
+    select = selectors.get(group.nodes[0].short) if len(group.nodes) == 1 else None
+    found = select(graph, group.nodes[0]) if select else None
+    return None if found is None else (found,)

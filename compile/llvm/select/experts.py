@@ -8,17 +8,14 @@ from bringup.compile.kernels.call import Operand
 from bringup.compile.kernels.code.types import rows_of
 from bringup.compile.kernels.select.tensors import argument_of, result_of, tensor_of
 from bringup.compile.llvm.ir.machine import Machine
-from bringup.compile.llvm.select.call import Call, call
+from bringup.compile.llvm.select.call import Call, call, call_of_single
 from bringup.compile.llvm.select.sizes import FLOATS
 from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View, whole
 
 
 def experts(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...] | None:
     """One call; None if the operation is not supported."""
-    if len(group.nodes) != 1 or group.nodes[0].short not in _SELECTORS:
-        return None
-    found = _SELECTORS[group.nodes[0].short](graph, group.nodes[0])
-    return None if found is None else (found,)
+    return call_of_single(_SELECTORS, graph, group)
 
 
 def _top_experts(graph: OpGraph, node: Node) -> Call | None:

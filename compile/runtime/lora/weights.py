@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from bringup.adapters.checkpoints.arrays import bytes_of
+
 if TYPE_CHECKING:
     from bringup.adapters.lora.factors import Lora, LowRank
 
@@ -62,7 +64,7 @@ class LoraWeights:
         for name, factors in sorted(self.factors.items()):
             for array in factors:
                 found.update(f"{name} {array.dtype} {array.shape} ".encode())
-                found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+                found.update(bytes_of(array).data)
         return found.digest()
 
 
