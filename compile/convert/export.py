@@ -100,6 +100,8 @@ def export(
                 stage.advance(count / len(parts))
             for name, info in copied.items():
                 where[name].put(name, cast(Checkpoint, with_dropped).read(info))
+        for source in (job.checkpoint, *([with_dropped] if with_dropped else [])):
+            source.refuse_changed()
         write_words(job, folder, files, left_out)
         stage.done(f"{len(wanted)} tensors in {len(files)} file{'' if len(files) == 1 else 's'}")
     return Exported(folder=out, files=tuple(files), tensors=len(wanted), left_out=left_out)
