@@ -86,8 +86,14 @@ def _read(
         cuts = [lay_out(rank_plan(whole, parallel, rank, stages), _layout()) for rank in range(parallel.size)]
     except BringupError as error:
         raise _indivisible(parallel.size, error.findings[0].message) from error
-    held = {f"rank{rank}.": _without(cut, elsewhere) for rank, cut in enumerate(cuts)}
-    return gathered(adapter, signature, held, elsewhere)
+    held = {f"rank{rank}.": _without(cut, _within(elsewhere, cut)) for rank, cut in enumerate(cuts)}
+    stored = {name for plan in held.values() for name in plan.entries}
+    return gathered(adapter, signature, held, {name: own for name, own in elsewhere.items() if name not in stored})
+
+
+def _within(elsewhere: Mapping[str, str], cut: Plan) -> dict[str, str]:
+    """Those whose memory a parameter of the same rank has: a tied head of another stage is stored separately."""
+    return {name: own for name, own in elsewhere.items() if own in cut.entries}
 
 
 def _indivisible(size: int, why: str) -> BringupError:

@@ -60,6 +60,21 @@ def test_a_division_that_only_bringup_json_describes(
     assert_back(bringup, source, written(bringup, tmp_path / "ranks", source, *words))
 
 
+@pytest.mark.parametrize(("tp", "pp"), [(1, 2), (2, 2), (2, 1)])
+def test_a_tied_head_of_another_stage(bringup: Bringup, tmp_path: Path, tp: int, pp: int) -> None:
+    """Two stages store the matrix of embedding and head once each, one stage stores it once."""
+    tensors, config = models.llama(tie_word_embeddings=True)
+    del tensors["lm_head.weight"]
+    source = save(tmp_path / "source", tensors, config)
+    ranks = written(bringup, tmp_path / "ranks", source, "--tp", tp, "--pp", pp)
+    files = [load_file(file) for file in sorted(ranks.glob("*.safetensors"))]
+    matrices = ("model.embed_tokens.weight", "lm_head.weight")
+    assert [[name for name in matrices if name in file] for file in files] == [
+        [matrices[0] if pp > 1 and rank < tp else matrices[1]] for rank in range(tp * pp)
+    ]
+    assert_back(bringup, source, ranks)
+
+
 def test_files_that_another_program_wrote(bringup: Bringup, tmp_path: Path) -> None:
     """Two ranks by hand, the second one in two parts; the vocabulary of 32 is padded to 64."""
     tensors, config = models.llama(layers=1, bias=False)
