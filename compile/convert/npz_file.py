@@ -76,6 +76,7 @@ class NpzFile(PlacedBytes):
 
         member = self.members[name]
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        assert data.nbytes == member.nbytes, f"{name}: {data.nbytes} bytes, {member.nbytes} are reserved"
         member.checksum = zlib.crc32(data, zlib.crc32(member.header))
         self.write_at(member.local() + member.header, member.start)
         self.write_at(data, member.array_start)
