@@ -32,7 +32,8 @@ def materialise(
     """Every parameter (or those in `only`) as an array of its stored shape and dtype.
 
     `copy` gives each its own memory, so that no array refers to the checkpoint's files. Raises BU115 if all parameters
-    are requested and the values of a dropped tensor do not permit to drop it.
+    are requested and the values of a dropped tensor do not permit to drop it, BU207 if a file has changed since its
+    header was read.
     """
     if only is None:
         refuse_wrongly_left_out(plan, checkpoint.read)
@@ -48,6 +49,7 @@ def materialise(
 
         with ThreadPoolExecutor(THREADS) as pool:
             arrays |= zip(moved, pool.map(make, moved), strict=True)
+    checkpoint.refuse_changed()
     return {name: arrays[name] for name in names}
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bringup.adapters.checkpoints.file_states import FileState, refuse_changed
 from bringup.diagnostics import Diagnostic
 from bringup.spec import TensorInfo
 
@@ -31,9 +32,9 @@ class Checkpoint:
     memory of its own: a file that shrinks meanwhile is then an error, and not the end of the process. `in_place(info)`
     is whether that array is the bytes of `info.file` from `info.offset` on: then a part of them can be read separately.
     Tensors of one checkpoint may differ in this, because it may have two sources. `config` has the keys of config.json,
-    also if they come from GGUF metadata, which `gguf` has unchanged. `ranks` describes files of ranks. `findings` are
-    the problems of its files, which the check of a job reports; their `sources` are tensors that are missing or
-    ambiguous because of them.
+    also if they come from GGUF metadata, which `gguf` has unchanged. `ranks` describes files of ranks. `files` are the
+    states of its files when their headers were read. `findings` are the problems of its files, which the check of a job
+    reports; their `sources` are tensors that are missing or ambiguous because of them.
     """
 
     source: str
@@ -47,8 +48,16 @@ class Checkpoint:
     gguf: Hyperparameters | None = None
     ranks: Ranks | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    files: Mapping[Path, FileState | None] = field(default_factory=dict[Path, "FileState | None"])
     findings: Sequence[Diagnostic] = ()
 
     @property
     def is_dummy(self) -> bool:
         return self.format == "dummy"
+
+    def refuse_changed(self) -> None:
+        """Raises BU207 if a file was written to, replaced or removed since its header was read.
+
+        Whoever reads values calls it when they are read: otherwise offsets of one file are applied to another.
+        """
+        refuse_changed(self.files)

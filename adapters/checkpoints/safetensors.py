@@ -32,6 +32,7 @@ NAMES = {
     "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8",
     "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
 }  # fmt: skip
+OTHERS = frozenset({"F8_E4M3FNUZ", "F8_E5M2FNUZ", "F6_E2M3", "F6_E3M2", "C64"})  # `Dtype` of tensor.rs has these too
 TYPES = {published: DTYPES[ours] for published, ours in NAMES.items()}
 Kind = tuple[str, Shape, int]  # bringup's dtype, shape, bytes
 New = Callable[[type[TensorInfo], tuple[object, ...]], TensorInfo]
@@ -101,6 +102,9 @@ def _kind(path: Path, name: str, written: Any, shape: tuple[Any, ...], begin: An
         message = f"shape {shown(list(shape))} and data_offsets {shown([begin, end])}"
         raise _bad(path, name, f"has {message}; expected integers from 0 up to 2^63 - 1")
     dtype = TYPES.get(written) if isinstance(written, str) else None
+    if isinstance(written, str) and written in OTHERS:
+        help = f"save it in a dtype that bringup reads: {', '.join(TYPES)}"
+        raise _bad(path, name, f"has dtype {shown(written)}, which bringup does not read", help)
     if dtype is None:
         known = f"known: {', '.join(TYPES)}"
         raise _bad(path, name, f"has dtype {shown(written)}", did_you_mean(str(written)[:20], TYPES) or known)

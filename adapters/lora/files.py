@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from bringup.adapters.checkpoints.bounded_json import read_json
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
+from bringup.adapters.checkpoints.file_states import states_before, states_of
 from bringup.adapters.checkpoints.files import unreadable
 from bringup.adapters.checkpoints.gguf import Metadata
 from bringup.adapters.checkpoints.gguf_tensors import read_gguf
@@ -104,6 +105,7 @@ def _words(folder: Path) -> Mapping[str, Any]:
 
 def _gguf(path: Path) -> LoraFiles:
     """Keys: `Keys.Adapter` of gguf-py's constants.py; scale: `llama_adapter_lora_weight::get_scale` of llama.cpp."""
+    before = states_before(path)
     meta, headers = read_gguf(path)
     kind = str(meta.scalar("adapter.type") or "") if "adapter.type" in meta else ""
     if kind != "lora":
@@ -113,7 +115,7 @@ def _gguf(path: Path) -> LoraFiles:
     provenance = {"source": str(path), "path": str(path.resolve())}
     checkpoint = Checkpoint(
         source=str(path), format="gguf", headers=headers, config={}, read=read_mapped, load=read_loaded,
-        provenance=provenance,
+        provenance=provenance, files=states_of([path], before),
     )  # fmt: skip
     return LoraFiles(
         path=path, checkpoint=checkpoint, config=LoraConfig(rank=0, alpha=_alpha(path, meta)),

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from bringup import plugins
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
+from bringup.adapters.checkpoints.file_states import states_before, states_of
 from bringup.adapters.checkpoints.files import opened, refuse_lfs_pointer, some, unreadable
 from bringup.adapters.checkpoints.folder import FILE
 from bringup.adapters.checkpoints.folder_layout import TORCH_SUFFIXES
@@ -196,6 +197,7 @@ def _no_weights(folder: Path, ggufs: Sequence[str], failed: Sequence[BringupErro
 
 def _opened_by(reader: Reader, path: Path, facts: dict[str, Any]) -> Checkpoint:
     """The contents that a reader finds, with the config and the tokenizer next to them."""
+    before = states_before(path)
     found = reader.open(path)
     folder = found.folder or (path if path.is_dir() else path.parent)
     tokenizer = folder / "tokenizer.json"
@@ -211,6 +213,7 @@ def _opened_by(reader: Reader, path: Path, facts: dict[str, Any]) -> Checkpoint:
         ranks=found.ranks,
         tokenizer=tokenizer if tokenizer.is_file() else None,
         provenance=facts | _sizes(found.headers),
+        files=states_of(_files(found.headers), before),
         findings=[*found.findings, *config.findings],
     )
 
@@ -230,6 +233,7 @@ def _in_place(reader: Reader, found: Contents) -> Callable[[TensorInfo], bool]:
 
 
 def _open_gguf(path: Path, facts: dict[str, Any]) -> Checkpoint:
+    before = states_before(path)
     meta, headers = read_gguf(path)
     hyper = read_hyperparameters(meta, headers)
     family = family_of(hyper)
@@ -247,14 +251,19 @@ def _open_gguf(path: Path, facts: dict[str, Any]) -> Checkpoint:
         in_place=_is_plain,
         tokenizer=tokenizer,
         provenance=facts | _sizes(headers),
+        files=states_of(_files(headers), before),
     )
 
 
 def _sizes(headers: Mapping[str, TensorInfo]) -> dict[str, Any]:
     """The files that contain tensors, with their sizes."""
-    files = {file for file, _ in groupby(map(FILE, headers.values())) if file}
+    files = _files(headers)
     sizes = {file.name: file.stat().st_size for file in sorted(files)}
     return {"files": sizes, "bytes": sum(sizes.values())}
+
+
+def _files(headers: Mapping[str, TensorInfo]) -> set[Path]:
+    return {file for file, _ in groupby(map(FILE, headers.values())) if file}
 
 
 def _unknown(src: str, path: Path) -> BringupError:

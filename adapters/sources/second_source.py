@@ -46,6 +46,7 @@ def with_second(first: Checkpoint, second: Checkpoint, prefix: str) -> Checkpoin
         load=_either(first.load or first.read, second.load or second.read, ours),
         in_place=_either(first.in_place, second.in_place, ours),
         findings=[*first.findings, *second.findings],
+        files={**first.files, **second.files},
         provenance={**first.provenance, "also": [*first.provenance.get("also", ()), also]},
     )
 

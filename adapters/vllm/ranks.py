@@ -7,14 +7,15 @@ the names of the program's modules. Layers have the same numbers in each stage.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bringup.adapters.algebra.expr import S, cat
 from bringup.adapters.apply.fuse import fused, lay_out
 from bringup.adapters.apply.gather import gathered, itself
+from bringup.adapters.apply.materialise import fill
 from bringup.adapters.apply.parallel import Parallel
 from bringup.adapters.apply.rank_plan import Stages, rank_plan
 from bringup.adapters.planning.adapter import Adapter
@@ -23,6 +24,9 @@ from bringup.adapters.planning.plan import Plan, make_plan
 from bringup.diagnostics import BringupError, fail
 from bringup.graphs.core.signature import Signature
 from bringup.spec import TensorInfo
+
+if TYPE_CHECKING:
+    import numpy as np
 
 NAME = "sharded_state"
 # Families whose parameters have vLLM's names after `_layout` (vllm/model_executor/models: gpt2.py, llama.py,
@@ -53,6 +57,31 @@ def rank_of(plan: Plan, parallel: Parallel, rank: int, stages: Stages) -> Plan:
     return _without(cut, _stored_elsewhere(cut.aliases()))
 
 
+def tied(plan: Plan, own: Adapter, read: Callable[[TensorInfo], np.ndarray]) -> Plan:
+    """The plan with one source for parameters that the config ties, also if the checkpoint stores each.
+
+    vLLM has one matrix for both then, and its loader rejects a file with two. `own` is the adapter of the published
+    checkpoint. Raises BU140 if their values differ.
+    """
+    import numpy as np
+
+    ties = _ties(plan.signature, own)
+    known, entries = plan.aliases(), dict(plan.entries)
+    for later, first in ties.items():
+        if known.get(later) == first:
+            continue
+        if not np.array_equal(fill(plan.entries[later], read), fill(plan.entries[first], read)):
+            message = f"the config ties `{later}` and `{first}`, which have other values, and the form `{NAME}` has one"
+            raise fail("BU140", message, help="set tie_word_embeddings to false if the model was trained untied")
+        entries[later] = replace(entries[first], declared=entries[later].declared)
+    return replace(plan, entries=entries)
+
+
+def _ties(signature: Signature, own: Adapter) -> dict[str, str]:
+    """Parameters that share memory in the published checkpoint: {later: first}."""
+    return make_plan(signature, own, published(signature, own)).aliases()
+
+
 def reading(family: str, keys: Mapping[str, Any], path: str, own: Adapter) -> Adapter:
     """The adapter for files of ranks: the inverse of `rank_of` for each parameter.
 
@@ -79,15 +108,20 @@ def _read(
 ) -> Adapter:
     layers = [layer for name in signature if (layer := Stages(path).layer(name)) is not None]
     stages = Stages(path, max(layers, default=-1) + 1)
-    aliases = make_plan(signature, own, published(signature, own)).aliases()
-    elsewhere = _stored_elsewhere(aliases)
+    elsewhere = _stored_elsewhere(_ties(signature, own))
     whole, parallel = itself(signature), divided(keys)
     try:
         cuts = [lay_out(rank_plan(whole, parallel, rank, stages), _layout()) for rank in range(parallel.size)]
     except BringupError as error:
         raise _indivisible(parallel.size, error.findings[0].message) from error
-    held = {f"rank{rank}.": _without(cut, elsewhere) for rank, cut in enumerate(cuts)}
-    return gathered(adapter, signature, held, elsewhere)
+    held = {f"rank{rank}.": _without(cut, _within(elsewhere, cut)) for rank, cut in enumerate(cuts)}
+    stored = {name for plan in held.values() for name in plan.entries}
+    return gathered(adapter, signature, held, {name: own for name, own in elsewhere.items() if name not in stored})
+
+
+def _within(elsewhere: Mapping[str, str], cut: Plan) -> dict[str, str]:
+    """Those whose memory a parameter of the same rank has: a tied head of another stage is stored separately."""
+    return {name: own for name, own in elsewhere.items() if own in cut.entries}
 
 
 def _indivisible(size: int, why: str) -> BringupError:

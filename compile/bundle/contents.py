@@ -63,6 +63,7 @@ def write_weights(
         return array
 
     write_file(path, infos, make, advance)
+    job.checkpoint.refuse_changed()
     findings = [*sound.findings(job.plan)]
     report = Report(findings=in_terms_of_weights(job.plan, findings) if job.adapter.by_name else findings)
     for finding in report.warnings:

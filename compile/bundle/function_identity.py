@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import ast
-import builtins
 import inspect
 import sys
+import sysconfig
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
 from hashlib import sha256
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
+from bringup.compile.cache.engine_files import name_of
 from bringup.compile.cache.source_digest import names_in
+from bringup.compile.cache.source_imports import is_installed
 
 _PLAIN = (bool, int, float, complex, str, bytes, range, PurePath, type(None), type(Ellipsis))
+_PYTHON = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
 
 
 def identity_of(value: object) -> str:
     """A digest that is equal, in every process, for equal functions and settings, and differs if they differ in these.
 
     For functions it covers the source without comments, defaults, closures, and the functions and constants of the same
-    module that they name. For dataclasses it covers every field, for other objects of a user's class every attribute.
-    Numbers are exact. Other objects are identified by type: they are not settings of an adapter.
+    module that they name; in files of users also all other data, and functions of their other files. For dataclasses
+    it covers every field, for other objects of a user's class every attribute. Numbers are exact. Other objects are
+    identified by type: they are not settings of an adapter.
     """
     return sha256(_text(value, {}).encode()).hexdigest()[:32]
 
@@ -51,6 +55,8 @@ def _parts(value: object, seen: dict[int, tuple[int, object]]) -> Iterator[str]:
     elif isinstance(value, partial):
         held = cast("partial[Any]", value)
         yield from (_text(part, seen) for part in (held.func, held.args, held.keywords))
+    elif type(value).__module__ == "functools" and hasattr(value, "__wrapped__"):  # of @cache
+        yield _text(getattr(value, "__wrapped__"), seen)  # noqa: B009
     elif isinstance(value, tuple | list):
         yield from (_text(part, seen) for part in cast("tuple[object, ...]", value))
     elif isinstance(value, set | frozenset):
@@ -90,13 +96,44 @@ def _of_function(function: FunctionType, seen: dict[int, tuple[int, object]]) ->
             yield _text(cell.cell_contents, seen)
         except ValueError:  # a name that is not bound yet
             yield "empty"
-    for name in dict.fromkeys(names_in(code)):
+    names = dict.fromkeys(names_in(code))
+    for name in names:
         found: object = function.__globals__.get(name)
-        if found is None or hasattr(builtins, name):
-            continue
-        own = isinstance(found, FunctionType) and found.__module__ == function.__module__
-        if own or isinstance(found, (*_PLAIN, tuple, list, dict)):
+        if _of_users(code.co_filename):
+            yield from _of_global(name, found, names, seen)
+        elif _is_own(found, function) or isinstance(found, (*_PLAIN, tuple, list, dict)):
             yield f"{name}: {_text(cast('object', found), seen)}"
+
+
+def _is_own(found: object, function: FunctionType) -> bool:
+    return isinstance(found, FunctionType) and found.__module__ == function.__module__
+
+
+def _of_global(name: str, found: object, names: Collection[str], seen: dict[int, tuple[int, object]]) -> Iterator[str]:
+    """A global of a user's file that a function with these names may read: data, which may come from any file, and
+    other functions of users, also by the name of their module.
+
+    The source of a class is part of the digests of files.
+    """
+    if found is None:
+        return
+    if isinstance(found, ModuleType):
+        if id(found) not in seen and _of_users(str(vars(found).get("__file__", ""))):
+            seen[id(found)] = len(seen), found
+            for inner in names:
+                yield from _of_global(f"{name}.{inner}", vars(found).get(inner), names, seen)
+    elif isinstance(found, FunctionType):
+        if _of_users(found.__code__.co_filename):
+            yield f"{name}: {_text(found, seen)}"
+    elif not isinstance(found, type | BuiltinFunctionType):
+        yield f"{name}: {_text(found, seen)}"
+
+
+@cache
+def _of_users(file: str) -> bool:
+    """Whether a source file belongs to neither this package, nor Python, nor an installed package."""
+    path = Path(file)
+    return path.is_file() and not (is_installed(path) or file.startswith(_PYTHON) or name_of(path.resolve()))
 
 
 @cache

@@ -52,6 +52,7 @@ def value_findings(job: Job, advance: Callable[[float], None] = lambda _: None) 
         sound.look(entry, array)
         release_pages(array)
         advance((index + 1) / len(entries))
+    job.checkpoint.refuse_changed()
     found += (
         finding if finding.parameter else replace(finding, parameter=", ".join(grouped(names)))
         for finding, names in refused.values()

@@ -125,6 +125,7 @@ class _Safetensors(PlacedBytes):
         flat = bytes_of(array)
         if DTYPES[dtype].bits < 8:  # numpy stores a 4-bit element in a byte
             flat = flat[0::2] & 15 | flat[1::2] << 4
+        assert flat.nbytes == self.lengths[name], f"{name}: {flat.nbytes} bytes, {self.lengths[name]} are reserved"
         self.write_at(flat.data, self.base + offset)
         return flat.data
 

@@ -80,6 +80,7 @@ def convert(
     to, form, out = choice("to", to, FORMS), choice("form", form, FORMATS), Path(path("out", out))
     with progress.stage("Checking") as stage:
         check_job(job).raise_if_errors()
+        job.checkpoint.refuse_changed()
         refuse_wrongly_left_out(job.plan, job.checkpoint.read)
         check_axes(job.plan, parallel)
         selection = select(target)
@@ -87,6 +88,7 @@ def convert(
         ranks = range(parallel.size) if rank is None else [integer("rank", rank, minimum=0)]
         plans = [chosen.plan_of(number) for number in ranks]
         sources = SourceFiles.of(plans)  # before waiting for another writer
+        job.checkpoint.refuse_changed()
         stage.done(f"{sum(len(plan.entries) for plan in plans)} arrays for {len(plans)} of {parallel.size} ranks")
     with bundles.writing(out, force=force, progress=progress, note=NOTE) as folder, progress.stage("Writing") as stage:
         names = [(chosen.single if parallel.size == 1 else chosen.file.format(rank=number)) for number in ranks]

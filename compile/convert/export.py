@@ -26,6 +26,7 @@ from bringup.compile.convert.published_files import Exported, files_of, write_wo
 from bringup.compile.job import Job
 from bringup.diagnostics import BringupError, fail
 from bringup.progress import Progress, Silent
+from bringup.shown import short
 from bringup.spec import DTYPES, TensorInfo
 from bringup.system.os_errors import need_room
 
@@ -79,7 +80,7 @@ def export(
             raise BringupError(*refused)
         consumed = {info.name for entry in plan.entries.values() for info in entry.tensors}
         dropped = {name: drop.why for name, drop in job.plan.dropped.items()}
-        copied = _dropped(dropped, with_dropped)
+        copied = _dropped(dropped, job.plan.headers, with_dropped)
         wanted = [info for info in job.plan.headers.values() if info.name in consumed or info.name in copied]
         left_out = {name: why for name, why in dropped.items() if name not in copied}
         files = files_of(wanted)
@@ -100,19 +101,30 @@ def export(
                 stage.advance(count / len(parts))
             for name, info in copied.items():
                 where[name].put(name, cast(Checkpoint, with_dropped).read(info))
+        for source in (job.checkpoint, *([with_dropped] if with_dropped else [])):
+            source.refuse_changed()
         write_words(job, folder, files, left_out)
         stage.done(f"{len(wanted)} tensors in {len(files)} file{'' if len(files) == 1 else 's'}")
     return Exported(folder=out, files=tuple(files), tensors=len(wanted), left_out=left_out)
 
 
-def _dropped(dropped: Mapping[str, str], source: Checkpoint | None) -> dict[str, TensorInfo]:
-    """The dropped tensors, from a source that must have them. Raises BU143 if it lacks some."""
+def _dropped(
+    dropped: Mapping[str, str], headers: Mapping[str, TensorInfo], source: Checkpoint | None
+) -> dict[str, TensorInfo]:
+    """The dropped tensors, from a source that must have them, with the shapes and dtypes of `headers`: the result has
+    these headers. Raises BU143 if it lacks some, or has other ones."""
     if source is None:
         return {}
     if absent := [name for name in dropped if name not in source.headers]:
         help = "name the checkpoint that the model came from, or leave --with-dropped out"
         raise fail("BU143", f"`{source.source}` lacks {some(absent)}, which the adapter drops", help=help)
-    return {name: source.headers[name] for name in dropped}
+    copied = {name: source.headers[name] for name in dropped}
+    for name, info in copied.items():
+        theirs, ours = (f"{each.dtype} {list(each.shape)}" for each in (info, headers[name]))
+        if theirs != ours:
+            help = "name the checkpoint that the model came from, or leave --with-dropped out"
+            raise fail("BU143", f"`{source.source}` has `{short(name)}` as {theirs}, the model's is {ours}", help=help)
+    return copied
 
 
 def _original(tensors: Sequence[TensorInfo]) -> tuple[bytes, dict[str, str]]:

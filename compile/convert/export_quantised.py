@@ -62,6 +62,7 @@ def export_quantised(job: Job, out: str | Path, *, force: bool = False, progress
                 for part, array in form.arrays(codes, scales).items():
                     where[parts[name][part].name].put(parts[name][part].name, array)
                 stage.advance(number / len(quantised))
+        job.checkpoint.refuse_changed()
         words = form.words(sorted(_unquantised(job, quantised)))
         config = {**job.config, "quantization_config": words}
         write_words(replace(job, config=config), folder, files, left_out, own_config=True)

@@ -52,11 +52,12 @@ def form_of(job: Job, name: str, parallel: Parallel, layout: Adapter | None) -> 
         )  # fmt: skip
     if name == vllm.NAME:
         vllm.check_family(family)
+        whole = vllm.tied(job.plan, job.family.load("adapter")(job.graph.config), job.checkpoint.read)
         parallel, stages = vllm.stored_as(parallel), stages_of(job)
         return Form(
             name=name, parallel=parallel, config=job.config,
             file="model-rank-{rank}-part-0", single="model-rank-0-part-0",
-            plan_of=lambda rank: vllm.rank_of(job.plan, parallel, rank, stages),
+            plan_of=lambda rank: vllm.rank_of(whole, parallel, rank, stages),
         )  # fmt: skip
     return Form(
         name=name, parallel=parallel, file="rank{rank}", single="model", config=job.config,

@@ -75,6 +75,7 @@ class NpzFile(PlacedBytes):
     def put(self, name: str, array: np.ndarray) -> memoryview:
         member = self.members[name]
         data = bytes_of(array).data
+        assert data.nbytes == member.nbytes, f"{name}: {data.nbytes} bytes, {member.nbytes} are reserved"
         member.checksum = zlib.crc32(data, zlib.crc32(member.header))
         self.write_at(member.local() + member.header, member.start)
         self.write_at(data, member.array_start)

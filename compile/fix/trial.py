@@ -12,10 +12,11 @@ from types import ModuleType
 from typing import Any
 
 from bringup.adapters.planning.adapter import Adapter
-from bringup.adapters.planning.plan import make_plan
+from bringup.compile.adapter_file import as_stored
 from bringup.compile.check.checker import check
 from bringup.compile.fix.pyfile import PyFile
 from bringup.compile.job import Job
+from bringup.compile.planned import planned
 from bringup.diagnostics import BringupError, Fix
 from bringup.userfiles import builtins_of
 
@@ -60,8 +61,9 @@ class Bench:
     def with_edits(self, fixes: Iterable[Fix]) -> Job | None:
         """The job with the adapter of the edited file; None if it defines none, or if edits conflict."""
         try:
-            adapter = self._adapter_of(self.file.edited(fixes))
-            plan = make_plan(self.job.graph.signature(), adapter, self.job.checkpoint.headers)
+            written, headers = self._adapter_of(self.file.edited(fixes)), self.job.checkpoint.headers
+            adapter, _ = as_stored(written, self.job.graph, headers, self.job.config, self.job.family)
+            plan = planned(self.job.graph, adapter, headers)
         except _REFUSALS:
             return None  # the file's own code fails with the new name
         return replace(self.job, adapter=adapter, plan=plan)

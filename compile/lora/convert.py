@@ -114,6 +114,7 @@ def _cross_rows(files: LoraFiles, cross: Mapping[str, str]) -> Sequence[Row | No
         part = files.spelling.part(name)
         if part:
             modules.setdefault(module, {})[part.side] = files.checkpoint.read(files.checkpoint.headers[name])
+    files.checkpoint.refuse_changed()
     return [_cross_row(files, module, sides) for module, sides in modules.items()]
 
 

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 def merged(job: Job, loaded: Loaded, only: Iterable[str] | None = None) -> dict[str, np.ndarray]:
     """Every parameter, or those in `only`, as W + ΔW: added in float32, in the parameter's dtype.
 
-    Raises as `refuse_wrong_values` does, and BU174 for a sum out of the range of the parameter's dtype.
+    Raises as `refuse_wrong_values` does, BU174 for a sum out of the range of the parameter's dtype, and BU207.
     """
     refuse_wrong_values(job, loaded)
     names = list(job.plan.entries if only is None else only)
-    return {name: merged_array(job, loaded, name, job.plan.entries[name]) for name in names}
+    arrays = {name: merged_array(job, loaded, name, job.plan.entries[name]) for name in names}
+    job.checkpoint.refuse_changed()
+    return arrays
 
 
 def merged_array(job: Job, loaded: Loaded, name: str, entry: Entry) -> np.ndarray:

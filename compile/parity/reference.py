@@ -275,3 +275,4 @@ def _write(checkpoint: Checkpoint, config: Mapping[str, Any], folder: Path, wide
         TensorInfo(name, "float32", info.shape) if name in wide else info for name, info in checkpoint.headers.items()
     ]
     write_weights(folder / "model.safetensors", headers, array)
+    checkpoint.refuse_changed()

@@ -17,6 +17,7 @@ import torch
 from bringup.adapters.checkpoints.arrays import mapped, numpy_dtype
 from bringup.adapters.checkpoints.safetensors import TYPES, read_header
 from bringup.adapters.sources.open_checkpoint import open_checkpoint
+from bringup.diagnostics import BringupError
 from tests.adapters.written import as_bytes, entry, raises, write
 
 TORCH = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
@@ -158,6 +159,22 @@ def test_lfs_pointer_says_what_to_run(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5481\n")
     with raises("BU206", r"5481 bytes.*lfs pull"):
         open_checkpoint(str(tmp_path / "m.gguf"))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "nbytes"), [("C64", 32), ("F6_E2M3", 3), ("F6_E3M2", 3), ("F8_E4M3FNUZ", 4), ("F8_E5M2FNUZ", 4)]
+)
+def test_dtypes_of_the_format_that_bringup_does_not_read(tmp_path: Path, dtype: str, nbytes: int) -> None:
+    """safetensors reads them: the file is not damaged, and the name is no typing error."""
+    file = write(tmp_path / "m.safetensors", {"a": entry(dtype, [4], [0, nbytes])}, b"\0" * nbytes)
+    with safetensors.safe_open(file, "np") as opened:
+        assert opened.get_slice("a").get_dtype() == dtype
+    with pytest.raises(BringupError) as caught:
+        read_header(file)
+    (finding,) = caught.value.findings
+    assert (finding.code, finding.sources) == ("BU212", ("a",))
+    assert finding.message.endswith(f"has dtype '{dtype}', which bringup does not read")
+    assert finding.help.startswith("save it in a dtype that bringup reads: F64, F32,")
 
 
 def test_every_safetensors_dtype_has_an_array() -> None:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.adapters import GPT2, REFUSED, REPAIRED, TURNED, Broken
+from tests.cli.adapters import GPT2, LLAMA, REFUSED, REPAIRED, TURNED, Broken
 from tests.cli.conftest import SMALL, Bringup
 from tests.cli.headers import gpt2_config, gpt2_shapes, write_checkpoint
+from tests.quantised.checkpoints import write
+from tests.quantised.int4_formats import FORMATS
 
 
 def run(bringup: Bringup, broken: Broken, folder: Path, *words: str):
@@ -104,3 +106,18 @@ def test_a_slip_wins_over_what_is_merely_possible(bringup: Bringup, tmp_path: Pa
     assert (fixed.exit_code, fixed.stderr) == (0, "fixed 2 errors\n"), fixed.output
     assert "self_attn.k_proj.weight" in fixed.stdout
     assert "kk" not in (tmp_path / "mine.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"), [("layers.{L}.{n}.weight", "layers.{L}.{n}.wieght"), ("lm_head.weight", "lmhead.weight")]
+)
+def test_a_name_next_to_quantised_matrices(bringup: Bringup, tmp_path: Path, right: str, wrong: str) -> None:
+    """The proof reads the matrices as their config states."""
+    checkpoint, _ = write("llama", FORMATS["awq"], tmp_path)
+    file = tmp_path / "mine.py"
+    file.write_text(LLAMA.replace(f'S("{right}")', f'S("{wrong}")'))
+    words = ("check", "llama", "--checkpoint", checkpoint, "--adapter", file)
+    assert bringup(*words).exit_code == 1
+    result = bringup(*words, "--fix")
+    assert result.exit_code == 0, result.output
+    assert file.read_text() == LLAMA

@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 from bringup.graphs.registry import FAMILIES
 from tests.cli.conftest import Bringup
 from tests.convert import models
+from tests.convert.test_convert import save
 from tests.models import family
 
 # gpt-oss is published with its experts as MXFP4, which a graph in floats does not hold; its CASES are not quantised.
@@ -128,6 +129,22 @@ def test_what_a_source_of_dropped_tensors_lacks(bringup: Bringup, tmp_path: Path
     result = bringup("export", "--checkpoint", sharded, *words)
     assert "error[BU143]" in result.stderr
     assert "lacks `h.0.attn.bias`, `h.1.attn.bias`" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((5,), "float32"), ((2, 1), "float32"), ((2,), "int32"), ((1,), "float64")]
+)
+def test_dropped_tensors_of_another_form(bringup: Bringup, tmp_path: Path, shape: tuple[int, ...], dtype: str) -> None:
+    """They have no room in the file, or their bytes would be numbers of another dtype."""
+    tensors, config = models.llama(layers=1)
+    name = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    source = save(tmp_path / "source", {**tensors, name: np.ones(2, np.float32)}, config)
+    other = save(tmp_path / "other", {**tensors, name: np.ones(shape, dtype)}, config)
+    result = bringup("export", "--checkpoint", source, "--with-dropped", other, "-o", tmp_path / "back")
+    assert result.exit_code == 1, result.output
+    message = f"error[BU143]: `{other}` has `{name}` as {dtype} {list(shape)}, the model's is float32 [2]"
+    assert message in result.stderr
+    assert not (tmp_path / "back").exists()
 
 
 def test_a_bundle(bringup: Bringup, tmp_path: Path, sharded: Path) -> None:

@@ -60,6 +60,48 @@ def test_a_division_that_only_bringup_json_describes(
     assert_back(bringup, source, written(bringup, tmp_path / "ranks", source, *words))
 
 
+@pytest.mark.parametrize(("tp", "pp"), [(1, 2), (2, 2), (2, 1)])
+def test_a_tied_head_of_another_stage(bringup: Bringup, tmp_path: Path, tp: int, pp: int) -> None:
+    """Two stages store the matrix of embedding and head once each, one stage stores it once."""
+    tensors, config = models.llama(tie_word_embeddings=True)
+    del tensors["lm_head.weight"]
+    source = save(tmp_path / "source", tensors, config)
+    ranks = written(bringup, tmp_path / "ranks", source, "--tp", tp, "--pp", pp)
+    files = [load_file(file) for file in sorted(ranks.glob("*.safetensors"))]
+    matrices = ("model.embed_tokens.weight", "lm_head.weight")
+    assert [[name for name in matrices if name in file] for file in files] == [
+        [matrices[0] if pp > 1 and rank < tp else matrices[1]] for rank in range(tp * pp)
+    ]
+    assert_back(bringup, source, ranks)
+
+
+@pytest.mark.parametrize("through", ["", "trtllm", "sharded_state"])
+def test_a_head_that_the_config_ties_is_stored_once(bringup: Bringup, tmp_path: Path, through: str) -> None:
+    """The loader of vLLM rejects a tensor of which its model has no parameter: a published folder may have both."""
+    tensors, config = models.llama(tie_word_embeddings=True)
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].copy()
+    source = save(tmp_path / "source", tensors, config)
+    place = source
+    if through:
+        place = tmp_path / "through"
+        assert bringup("convert", "--checkpoint", source, "--to", through, "--pp", 2, "-o", place).exit_code == 0
+    ranks = written(bringup, tmp_path / "ranks", place, "--tp", 2)
+    for rank in range(2):
+        stored = load_file(ranks / f"model-rank-{rank}-part-0.safetensors")
+        assert "model.embed_tokens.weight" not in stored
+        padded = np.concatenate([tensors["lm_head.weight"], np.zeros_like(tensors["lm_head.weight"])])
+        np.testing.assert_array_equal(stored["lm_head.weight"], column(padded, rank, 2))
+    assert_back(bringup, source, ranks)
+
+
+def test_a_head_that_contradicts_its_tie(bringup: Bringup, tmp_path: Path) -> None:
+    source = save(tmp_path / "source", *models.llama(tie_word_embeddings=True))
+    result = bringup("convert", "--checkpoint", source, "--to", "sharded_state", "-o", tmp_path / "ranks")
+    assert result.exit_code == 1
+    assert "error[BU140]: the config ties `lm_head.weight` and `model.embed_tokens.weight`" in result.output
+    assert not (tmp_path / "ranks").exists()
+
+
 def test_files_that_another_program_wrote(bringup: Bringup, tmp_path: Path) -> None:
     """Two ranks by hand, the second one in two parts; the vocabulary of 32 is padded to 64."""
     tensors, config = models.llama(layers=1, bias=False)
