@@ -19,11 +19,11 @@ import pytest
 
 from bringup.cli import watch as watching
 from bringup.cli.watch import state
+from tests import PATIENCE
 from tests.cli.conftest import SMALL
 from tests.cli.headers import gpt2_shapes, write_checkpoint
 from tests.package_copy import installed
 
-PATIENCE = 300  # seconds: an answer comes in well under one, on a machine that does nothing else
 ADAPTER = (Path(__file__).parents[2] / "adapters/gpt2.py").read_text("utf-8")
 
 
