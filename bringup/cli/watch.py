@@ -57,9 +57,9 @@ def _rounds(words: Sequence[str], named: Iterable[str | None]) -> NoReturn:
         while True:
             start = {path: state(path) for path in (*seen, *paths)}
             complete = _check(words, notes) in (0, 1)  # a check that is stopped has not read all files that it needs
-            kept = {path: found for path, found in start.items() if path in paths or found is None or not complete}
+            retained = {path: found for path, found in start.items() if path in paths or found is None or not complete}
             opened: dict[str, State] = json.loads(notes.read_text("utf-8")) if notes.exists() else {}
-            seen = kept | opened
+            seen = retained | opened
             print(f"watching {plural(len(seen), 'file')}; Ctrl-C ends", file=sys.stderr)
             changed = ", ".join(_shown(path) for path in _wait(seen))
             sys.stdout.write(_CLEAR if is_live(sys.stdout) else "")
