@@ -22,6 +22,8 @@ from bringup.render.words import plural
 from bringup.system.signals import Stopped
 
 POLL = 0.3  # seconds
+STEADY = 1  # polls without a further change after which files count as written
+EMPTIED = 7  # the same where one of them is empty or absent: programs truncate or delete a file, and then write it
 _CLEAR = "\x1b[2J\x1b[3J\x1b[H"
 _WEIGHTS = (
     ".safetensors",
@@ -53,10 +55,11 @@ def _rounds(words: Sequence[str], named: Iterable[str | None]) -> NoReturn:
     with tempfile.TemporaryDirectory(prefix="bringup-") as folder:
         notes = Path(folder, "opened.json")
         while True:
-            start = {path: state(path) for path in paths}
-            ended = _check(words, notes)
+            start = {path: state(path) for path in (*seen, *paths)}
+            complete = _check(words, notes) in (0, 1)  # a check that is stopped has not read all files that it needs
+            retained = {path: found for path, found in start.items() if path in paths or found is None or not complete}
             opened: dict[str, State] = json.loads(notes.read_text("utf-8")) if notes.exists() else {}
-            seen = ({} if ended in (0, 1) else seen) | start | opened  # a stopped check has not read all of them
+            seen = retained | opened
             print(f"watching {plural(len(seen), 'file')}; Ctrl-C ends", file=sys.stderr)
             changed = ", ".join(_shown(path) for path in _wait(seen))
             sys.stdout.write(_CLEAR if is_live(sys.stdout) else "")
@@ -74,24 +77,30 @@ def _check(words: Sequence[str], notes: Path) -> int:
 
 def _wait(seen: Mapping[str, State]) -> list[str]:
     """The paths that changed, once no more changes occur."""
-    now = dict(seen)
+    now, steady = dict(seen), 0
     while True:
         time.sleep(POLL)
         before, now = now, {path: state(path) for path in seen}
+        steady = steady + 1 if now == before else 0
         changed = [path for path in seen if now[path] != seen[path]]
-        if changed and now == before:
+        if changed and steady >= (EMPTIED if any(_is_empty(now[path]) for path in changed) else STEADY):
             return changed
 
 
+def _is_empty(found: State) -> bool:
+    """Whether a file or folder has no contents, or does not exist."""
+    return not found or found[0] == 0
+
+
 def state(path: str) -> State:
-    """The modification time, size and inode of a file; for a folder, the names that may belong to a checkpoint."""
+    """The size, times of change and inode of a file; for a folder, the names that may belong to a checkpoint."""
     try:
         if os.path.isdir(path):  # noqa: PTH112  thrice a second for each file
             return sorted(name for name in os.listdir(path) if name.endswith(_WEIGHTS))  # noqa: PTH208
         found = os.stat(path)  # noqa: PTH116
     except OSError:
         return None
-    return [found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino]
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
 
 
 def _shown(path: str) -> str:

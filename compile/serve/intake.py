@@ -72,6 +72,7 @@ class Intake:
         self.worker: Worker
         self.draining = False
         self.lost = False
+        self._last: Update | None = None  # of all sequences, once the accepted ones are ended
 
     def __len__(self) -> int:
         """The number of sequences that were accepted and have not ended."""
@@ -118,6 +119,8 @@ class Intake:
         places.count = 0
         for ticket in accepted.tickets:
             self.worker.add(ticket)
+        if self._last:  # the request was being prepared when the others were ended
+            self._end(self._last)
         try:
             yield accepted
         finally:
@@ -142,6 +145,7 @@ class Intake:
         self._end(Update(cancelled=True))
 
     def _end(self, last: Update) -> None:
+        self._last = last
         for ticket in self._open:
             self.worker.cancel(ticket)
         self._deliver([(ticket, last) for ticket in self._open])

@@ -32,7 +32,7 @@ from bringup.system.os_errors import reason
 from bringup.system.signals import Stopped
 
 QUEUE = 2048  # connections that the system holds until they are accepted
-MOMENT = 0.1  # seconds
+MOMENT, MOMENTS = 0.1, 10  # seconds, and how many of them clients get for the last responses
 SIGNALS = (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGTERM))
 
 
@@ -139,8 +139,12 @@ class Server(uvicorn.Server):
             listening.listen(QUEUE)  # asyncio has one number for this and for the connections that it accepts at a time
 
     async def stop_now(self) -> None:
-        """Ends without waiting for clients: the connections are closed after a moment for the last responses."""
-        await asyncio.sleep(MOMENT)
+        """Ends without waiting for clients: the connections are closed when the last responses are written, or after
+        some moments. While the process is stopped, only one of them passes.
+        """
+        for _ in range(MOMENTS):
+            if tasks := list(self.server_state.tasks):
+                await asyncio.wait(tasks, timeout=MOMENT)
         for connection in list(self.server_state.connections):
             connection.transport.abort()
         self.force_exit = self.should_exit = True

@@ -17,6 +17,7 @@ import pytest
 
 from bringup.cli.parameters.outputs import FORMATS, Output, outputs_of
 from bringup.diagnostics import BringupError
+from tests import PATIENCE
 from tests.cli.conftest import Bringup
 
 PARSERS = {"json": json.loads, "sarif": json.loads, "junit": ElementTree.fromstring}
@@ -144,7 +145,7 @@ def test_links_and_pipes_stay(bringup: Bringup, small: Path, tmp_path: Path) -> 
     reader = threading.Thread(target=lambda: read.append(pipe.read_text("utf-8")), daemon=True)
     reader.start()
     bringup("check", "--checkpoint", small, "--format", f"json={pipe}")
-    reader.join(10)
+    reader.join(PATIENCE)
     assert json.loads(read[0])["ok"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 

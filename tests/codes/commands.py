@@ -22,8 +22,8 @@ from pathlib import Path
 import pytest
 
 from bringup.cli.main import cli
+from tests import PATIENCE
 
-SECONDS = 300
 _ALONE = re.compile(r"\bsubprocess\b|\bbringup\.(cli|compile)\b")
 _SHELL = re.compile(r"[|&;<>()$`*?~{}\\]|^\w+=")
 
@@ -44,7 +44,7 @@ def _shell(line: str, folder: Path, places: dict[str, str]) -> tuple[int, str]:
     scripts = Path(sys.executable).parent
     done = subprocess.run(
         ["bash", "-c", line], cwd=folder, env=os.environ | places | {"PATH": f"{scripts}:{os.environ['PATH']}"},
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE,
         check=False,
     )  # fmt: skip
     return done.returncode, done.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import select
 import struct
 import time
 
@@ -11,6 +12,7 @@ import pytest
 
 from bringup.system import forked as module
 from bringup.system.forked import forked
+from tests import PATIENCE
 
 
 @pytest.fixture(autouse=True)
@@ -92,8 +94,15 @@ def test_finished_items_of_a_child_that_ends_are_not_done_again() -> None:
 
 
 def test_large_results_do_not_stop_a_child() -> None:
+    """While this process works on the first item, its children begin all others."""
+    begun, begins = os.pipe()
+
     def work(item: int) -> tuple[int, bytes]:
-        time.sleep(1 if item == 0 else 0)
+        if item:
+            os.write(begins, b"x")
+        for _ in range(0 if item else 8):
+            assert select.select([begun], [], [], PATIENCE)[0], "a child cannot send what it has done"
+            os.read(begun, 1)
         return os.getpid(), bytes(1 << 20)
 
     assert os.getpid() not in [process for process, _ in forked(work, range(9))][1:]

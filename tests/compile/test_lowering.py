@@ -35,6 +35,7 @@ from bringup.compile.targets.module_store import ModuleStore
 from bringup.compile.targets.torch_executor import TorchExecutor, encode, load_functions
 from bringup.diagnostics import BringupError
 from bringup.graphs.core.step import Step
+from tests import PATIENCE
 from tests.compile.toy import ToyAutocast, ToyGPT, ToyLlama, seeded
 
 MAX_SEQ, BUCKET = 256, 64
@@ -238,7 +239,7 @@ def test_iree_reads_arrays_until_it_releases_them(closed: bool) -> None:
         opened.close()
     else:
         del opened
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE
     while any(array() is not None for array in arrays) and time.monotonic() < end:
         time.sleep(0.01)
         free_released()

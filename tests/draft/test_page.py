@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from transformers import CONFIG_MAPPING
 
+from tests import PATIENCE
 from tests.ci.conftest import ROOT
 from tests.codes import pages
 from tests.codes.commands import run
@@ -66,7 +67,11 @@ def test_a_family_of_ours_drafted_anew(tmp_path: Path) -> None:
     lines = [command.line.replace("granite", "olmo2") for command in pages.read(PAGE).commands]
     for line in [line for line in lines if "my-olmo2" in line]:
         done = subprocess.run(
-            [sys.executable, str(without), *line.split()[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=300
+            [sys.executable, str(without), *line.split()[1:]],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
         )
         assert done.returncode == 0, done.stdout + done.stderr
     assert "agrees on torch with transformers" in done.stdout

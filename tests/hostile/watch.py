@@ -14,11 +14,11 @@ from typing import Any
 from click.testing import CliRunner
 
 from bringup.cli.main import cli
+from tests import PATIENCE
 
 SECONDS = 1.0  # what the issue allows for one hostile file
 START = 0.5  # the interpreter and our modules, which take 0.2 s on an idle machine
 MEGABYTES = 200
-BLOCKED = 30  # seconds on the clock after which a process hangs
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def watched(*words: str | Path, stdin: int | None = subprocess.DEVNULL) -> Seen:
     """Runs `bringup` with these words."""
     command = [sys.executable, "-m", "bringup", *map(str, words)]
     done = subprocess.run(
-        [sys.executable, "-S", "-c", LAUNCH % BLOCKED, *command],
+        [sys.executable, "-S", "-c", LAUNCH % PATIENCE, *command],
         stdin=stdin,
         capture_output=True,
         text=True,

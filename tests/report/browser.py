@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests import PATIENCE
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome-headless-shell")
 PHONE, DESK = 400, 1400  # widths in CSS pixels
 
@@ -131,6 +133,6 @@ def running(command: str) -> Iterator[Browser]:
             browser.call("Browser.close")
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(PATIENCE)
             browser.send.close()
             browser.receive.close()

@@ -47,6 +47,7 @@ def start(request: dict) -> int:
     if before := request.get("before"):
         call(before, *request.get("arguments", []))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with it ignored
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and those of nohup with this one
     try:
         signals.catch()
         cli.main(request["words"])

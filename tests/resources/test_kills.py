@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from bringup.compile.cache.store import Store
+from tests import PATIENCE
 from tests.resources.compiles import Ended, Nursery, names, temporary, tokens_of
 from tests.resources.kill_points import (
     EVERY,
@@ -31,7 +32,6 @@ from tests.resources.kill_points import (
     struck,
 )
 
-GRACE = 10.0  # seconds within which the children of a process that was killed are gone
 LENGTH = ("--max-seq-len", "32")  # two entry points
 Content = dict[str, str]
 
@@ -51,7 +51,7 @@ class Scene:
         words = ["compile", "--checkpoint", self.checkpoints[number], "--target", self.target, *LENGTH, "-o", self.out]
         running = self.nursery.start(*words, "--force", environment={"XDG_CACHE_HOME": str(self.cache)}, **options)
         ended = running.wait()
-        end = time.monotonic() + GRACE
+        end = time.monotonic() + PATIENCE  # until the children of a process that was killed are gone
         while alive := group(running.pid):
             assert time.monotonic() < end, alive
             time.sleep(0.01)

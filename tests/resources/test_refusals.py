@@ -11,6 +11,7 @@ import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
@@ -64,15 +65,29 @@ def test_a_read_only_file_system(nursery, checkpoints, tmp_path):
     assert tokens_of(out) == before
 
 
+def without_end() -> None:
+    """A compile exports again and again: it does not end before the signal comes, however late that is."""
+    from bringup.compile import pipeline
+
+    export = pipeline.encoded_program
+
+    def repeated(*given: Any) -> NoReturn:
+        while True:
+            export(*given)
+
+    pipeline.encoded_program = repeated
+
+
 @pytest.mark.parametrize(
     "sent", [signal.SIGINT, *(pytest.param(sent, marks=pytest.mark.slow) for sent in (signal.SIGTERM, signal.SIGHUP))]
 )
 def test_a_signal_while_waiting(nursery, checkpoints, tmp_path, sent):
     """A signal, and more of them while it cleans up: one line, 128 and the signal's number, nothing left."""
     out = tmp_path / "o" / "b"
-    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}  # cold: there is time
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     words = ["compile", "--checkpoint", checkpoints[0], "--target", "torch", "-o", out]
-    running = nursery.start(*words, environment=environment)
+    before = "tests.resources.test_refusals:without_end"
+    running = nursery.start(*words, environment=environment, before=before)
     while not running.errors.exists() or "Checked" not in running.errors.read_text():
         time.sleep(0.01)
     for _ in range(3):

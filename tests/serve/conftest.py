@@ -17,6 +17,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from bringup.compile.job import open_job
 from bringup.compile.text.chat import Chat
 from bringup.compile.text.tokenizer import Tokenizer, to_folder
+from tests import PATIENCE
 from tests.runtime.lora.bases import VOCABULARY, Base, save
 from tests.runtime.lora.conftest import SEQUENCES, compiled, with_every_slot
 from tests.serve.inside import TEMPLATE
@@ -39,15 +40,37 @@ def bundle(base: Base) -> Path:
     return compiled(with_every_slot(job), base.folder.parent / "tiny.bundle", "torch", sequences=SEQUENCES)
 
 
-class Process:
-    """`bringup serve` in a process of its own, once it serves. `descriptors`: the number of files that it may open."""
+# Runs the command line; the batch begins no step while a file exists.
+HELD = """
+import sys, time
+from pathlib import Path
+from bringup.cli.main import main
+from bringup.compile.runtime.batch import Batch
+step, hold = Batch.step, Path(sys.argv.pop(1))
+def held(batch):
+    while hold.exists():
+        time.sleep(0.01)
+    return step(batch)
+Batch.step = held
+main()
+"""
 
-    def __init__(self, bundle: Path, loras: Mapping[str, Path], *options: str, descriptors: int | None = None) -> None:
+
+class Process:
+    """`bringup serve` in a process of its own, once it serves. Requests get no token while the file `hold` exists.
+
+    `descriptors`: the number of files that it may open.
+    """
+
+    def __init__(
+        self, bundle: Path, loras: Mapping[str, Path], hold: Path, *options: str, descriptors: int | None = None
+    ) -> None:
+        self.hold = hold
         words = ["serve", str(bundle), "--port", "0", *options]
         words += [word for name, path in loras.items() for word in ("--lora", f"{name}={path}")]
         limited = [] if descriptors is None else ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"]
         self.running = subprocess.Popen(
-            [*limited, sys.executable, "-m", "bringup", *words], stderr=subprocess.PIPE, text=True,
+            [*limited, sys.executable, "-c", HELD, str(hold), *words], stderr=subprocess.PIPE, text=True,
             env=os.environ | {"BRINGUP_API_KEY": KEY, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         assert self.running.stderr
@@ -65,12 +88,12 @@ class Process:
         if not self.running.stderr.closed:
             with self.running.stderr as stderr:
                 self.log += stderr.read()
-        return self.running.wait(30)
+        return self.running.wait(PATIENCE)
 
 
 @pytest.fixture(scope="module")
-def process(base: Base, bundle: Path) -> Iterator[Process]:
-    served = Process(bundle, base.loras)
+def process(base: Base, bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    served = Process(bundle, base.loras, tmp_path_factory.mktemp("served") / "hold")
     yield served
     served.running.kill()
     served.end()

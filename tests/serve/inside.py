@@ -24,6 +24,7 @@ from bringup.compile.serve.models import Models
 from bringup.compile.serve.worker import Worker
 from bringup.compile.text.chat import Chat
 from bringup.compile.text.tokenizer import Tokenizer
+from tests import PATIENCE
 from tests.runtime import exact
 
 EOS = 7
@@ -54,7 +55,7 @@ class Server:
         self.service, self.intake, self.worker = service, service.intake, worker
         self.app = application(service, api_key)
         transport = httpx2.ASGITransport(self.app, raise_app_exceptions=False)
-        self.client = httpx2.AsyncClient(transport=transport, base_url="http://test", timeout=30)
+        self.client = httpx2.AsyncClient(transport=transport, base_url="http://test", timeout=PATIENCE)
 
     async def complete(self, prompt: Any, **fields: Any) -> httpx2.Response:
         body = {"model": "exact", "prompt": prompt, "temperature": 0, **fields}
@@ -68,7 +69,7 @@ class Server:
 
     async def idle(self) -> None:
         """Returns once nothing is left of any request."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while len(self.intake) or self.worker.figures.running or self.worker.figures.waiting:
                 await asyncio.sleep(0.005)
         assert self.worker.figures.blocks_used == 0

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
+from bringup.compile.text.tokenizer import Tokenizer
 from bringup.diagnostics import fail
+from tests import PATIENCE
 from tests.runtime import exact
 from tests.serve.inside import Server, serving, wanted
 from tests.serve.test_intake import BODY, Client, Gate, stepping
@@ -38,7 +41,7 @@ def test_a_step_that_does_not_end_fails_all_requests():
             assert server.worker.ended.exception() is error
             gate.free.set()
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
 
 
 def test_a_server_that_drains_is_alive_and_not_ready():
@@ -57,7 +60,7 @@ def test_a_server_that_drains_is_alive_and_not_ready():
             assert (await task).json()["choices"][0]["text"] == wanted([3], 3)
             assert server.worker.step_seconds == 0
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
 
 
 def test_cancelling_ends_what_was_accepted():
@@ -66,7 +69,7 @@ def test_cancelling_ends_what_was_accepted():
     async def scenario() -> None:
         batch = exact.new_batch(2)
         steps = threading.Semaphore(2)  # the first tokens of the stream
-        batch.executor.fault = lambda: steps.acquire(timeout=10)  # type: ignore[attr-defined]
+        batch.executor.fault = lambda: steps.acquire(timeout=PATIENCE)  # type: ignore[attr-defined]
         async with serving(batch) as server:
             stream = Client(server, BODY % b"true")
             await stream.first.wait()
@@ -82,4 +85,27 @@ def test_cancelling_ends_what_was_accepted():
             assert (await server.complete([1])).json()["error"]["code"] == "draining"
             steps.release(9)
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
+
+
+def test_a_request_that_is_prepared_while_the_others_are_cancelled(monkeypatch):
+    """It ends as they do, although it reaches the program afterwards."""
+    begun, free = threading.Event(), threading.Event()
+    encode = Tokenizer.encode
+
+    def slow(*given: Any, **options: Any) -> Any:
+        begun.set()
+        assert free.wait(PATIENCE)
+        return encode(*given, **options)
+
+    async def scenario() -> None:
+        async with serving(exact.new_batch(2)) as server:
+            task = asyncio.create_task(server.complete("w1", max_tokens=3))
+            assert await asyncio.to_thread(begun.wait, PATIENCE)
+            server.intake.cancel()
+            free.set()
+            answer = await task
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+
+    monkeypatch.setattr(Tokenizer, "encode", slow)
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))

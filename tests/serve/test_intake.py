@@ -17,6 +17,7 @@ from bringup.compile.runtime.batch import Batch
 from bringup.compile.serve.limits import Limits
 from bringup.compile.serve.worker import MOST_FAILURES, Ticket, Update, Worker
 from bringup.diagnostics import BringupError
+from tests import PATIENCE
 from tests.runtime import exact
 from tests.serve.inside import Server, serving, wanted
 
@@ -33,12 +34,12 @@ class Gate:
 
     def wait(self) -> None:
         self.steps.release()
-        assert self.free.wait(10)
+        assert self.free.wait(PATIENCE)
 
 
 async def stepping(gate: Gate) -> None:
     """Returns once a step is under way."""
-    assert await asyncio.to_thread(gate.steps.acquire, timeout=10)
+    assert await asyncio.to_thread(gate.steps.acquire, timeout=PATIENCE)
 
 
 class Client:
@@ -67,7 +68,7 @@ class Client:
 
 
 def run(scenario: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-    asyncio.run(asyncio.wait_for(scenario(*arguments), 30))
+    asyncio.run(asyncio.wait_for(scenario(*arguments), PATIENCE))
 
 
 def test_a_full_queue_is_429():
@@ -222,7 +223,7 @@ def test_a_program_that_always_fails_ends_the_worker():
             assert [each.status_code for each in answers] == [500] * MOST_FAILURES + [503]
             assert (await server.client.get("/health")).json() == {"status": "failed"}
             with pytest.raises(BringupError, match=r"BU630.*division by zero"):
-                server.worker.ended.result(10)
+                server.worker.ended.result(PATIENCE)
 
     run(scenario)
 
@@ -235,7 +236,7 @@ def test_a_mistake_in_the_server_itself_ends_it_and_answers_everybody():
             answers = await asyncio.gather(*(server.complete([n + 1], max_tokens=2) for n in range(5)))
             assert [each.status_code for each in answers] == [500] * 5
             with pytest.raises(TypeError):
-                server.worker.ended.result(10)
+                server.worker.ended.result(PATIENCE)
             assert (await server.complete([1], max_tokens=1)).status_code == 500, "also what comes too late"
 
     run(scenario)
@@ -282,7 +283,7 @@ def test_draining_finishes_what_was_accepted():
             gate.free.set()
             answers = await asyncio.gather(*tasks)
             assert [each.json()["choices"][0]["text"] for each in answers] == [wanted([n + 1], 5) for n in range(6)]
-            await asyncio.wait_for(drained, 5)
+            await drained
 
     run(scenario)
 

@@ -14,6 +14,7 @@ import pytest
 from bringup.compile.serve.limits import Limits
 from bringup.compile.serve.server import Server as Listening
 from bringup.compile.serve.server import bound
+from tests import PATIENCE
 from tests.runtime import exact
 from tests.serve.inside import Server, serving, wanted
 from tests.serve.test_intake import Gate, stepping
@@ -23,6 +24,21 @@ POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/j
 PLAIN = POST + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 CHUNKED += b"".join(b"1\r\n%c\r\n" % byte for byte in BODY) + b"0\r\n\r\n"
+PAUSE, HEAD = 0.05, 0.5  # seconds: between two parts of a head or a body, and the limit for a head
+
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def answer_of(connection: Connection) -> bytes:
+    """The head and the body of the next answer; empty if the connection was closed."""
+    reader, _ = connection
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
+        return head + await reader.readexactly(int(length.partition(b":")[2]))
+    except (ConnectionError, asyncio.IncompleteReadError):
+        return b""
 
 
 class Wire:
@@ -31,25 +47,17 @@ class Wire:
     def __init__(self, server: Server, port: int) -> None:
         self.server, self.port = server, port
 
-    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def open(self) -> Connection:
         return await asyncio.open_connection("127.0.0.1", self.port)
 
-    async def send(self, *parts: bytes, pause: float = 0) -> bytes:
-        """What comes back until the connection is closed, or for half a second nothing."""
-        reader, writer = await self.open()
-        answer = b""
+    async def send(self, sent: bytes, count: int = 1) -> bytes:
+        """The first `count` answers."""
+        connection = await self.open()
         try:
-            for part in parts:
-                writer.write(part)
-                await writer.drain()
-                await asyncio.sleep(pause)
-            while part := await asyncio.wait_for(reader.read(1 << 16), 0.5 if answer else 5):
-                answer += part
-        except (TimeoutError, ConnectionError):
-            pass
+            connection[1].write(sent)
+            return b"".join([await answer_of(connection) for _ in range(count)])
         finally:
-            writer.transport.abort()
-        return answer
+            connection[1].transport.abort()
 
 
 @asynccontextmanager
@@ -71,7 +79,23 @@ async def listening(**settings: Any) -> AsyncIterator[Wire]:
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
+
+
+async def pauses(connection: Connection, part: bytes) -> int:
+    """How often `part` is sent until the server closes the connection.
+
+    The server's limit and the pauses are timers of one event loop: on a slow machine there are fewer, never more.
+    """
+    reader, writer = connection
+    ended, count = asyncio.create_task(reader.read()), 0
+    while not ended.done():
+        writer.write(part)
+        await asyncio.sleep(PAUSE)
+        count += 1
+    await asyncio.gather(ended, return_exceptions=True)
+    writer.transport.abort()
+    return count
 
 
 def test_what_is_no_http():
@@ -97,8 +121,8 @@ def test_what_is_no_http():
                 answer = await wire.send(request)
                 assert answer.startswith(b"HTTP/1.1 %d " % status), (request[:80], answer[:200])
                 assert b'{"error": {"message": ' in answer
-            answer = await wire.send(many[:20_000], many[20_000:], pause=0.05)
-            assert answer.startswith(b"HTTP/1.1 400 "), "in parts"
+            answer = await wire.send(many[:20_000])
+            assert answer.startswith(b"HTTP/1.1 400 "), "the end of a head that is too long is not waited for"
 
     run(scenario)
 
@@ -106,7 +130,7 @@ def test_what_is_no_http():
 def test_bodies_in_chunks_and_several_requests_of_one_connection():
     async def scenario() -> None:
         async with listening() as wire:
-            answer = await wire.send(CHUNKED + PLAIN + CHUNKED)
+            answer = await wire.send(CHUNKED + PLAIN + CHUNKED, count=3)
             assert answer.count(b"HTTP/1.1 200 OK") == 3
             assert answer.count(json.dumps(wanted([3], 4)).encode()) == 3
 
@@ -123,19 +147,14 @@ def test_a_client_that_is_still_sending_gets_its_answer(length):
         async with listening(limits=Limits(body=1000, head=2)) as wire:
             reader, writer = await wire.open()
             writer.write(POST + length + b" " * 2_000_000)
-            assert (await asyncio.wait_for(reader.readuntil(b"}}"), 5)).startswith(b"HTTP/1.1 413 ")
+            assert (await reader.readuntil(b"}}")).startswith(b"HTTP/1.1 413 ")
             writer.write(b" " * 3_000_000 + (b"\r\n0\r\n\r\n" if b"chunked" in length else b"") + PLAIN)
-            assert (await asyncio.wait_for(reader.readuntil(b"}}"), 5)).startswith(b"HTTP/1.1 200 ")
-            writer.write(POST + length + b" " * 2000)
+            assert (await reader.readuntil(b"}}")).startswith(b"HTTP/1.1 200 ")
             start = time.monotonic()
-            assert (await asyncio.wait_for(reader.readuntil(b"}}"), 5)).startswith(b"HTTP/1.1 413 ")
-            ended = asyncio.create_task(reader.read())
-            while not ended.done():
-                writer.write(b" ")
-                await asyncio.sleep(0.05)
-            await asyncio.gather(ended, return_exceptions=True)
-            assert 1.5 < time.monotonic() - start < 6, "one that never ends is given up"
-            writer.transport.abort()
+            writer.write(POST + length + b" " * 2000)
+            assert (await reader.readuntil(b"}}")).startswith(b"HTTP/1.1 413 ")
+            assert await pauses((reader, writer), b" ") < 2 * 2 / PAUSE, "one that never ends is given up"
+            assert time.monotonic() - start >= 2
 
     run(scenario)
 
@@ -143,28 +162,19 @@ def test_a_client_that_is_still_sending_gets_its_answer(length):
 def test_a_head_that_never_ends_is_given_up():
     """Also the second one of a connection; one that only opens a connection; not a request that takes long."""
 
-    async def seconds(wire: Wire, first: bytes, more: bytes) -> float:
-        """Until the server closes a connection that sends a line now and then."""
-        reader, writer = await wire.open()
-        start = time.monotonic()
-        writer.write(first)
-        ended = asyncio.create_task(reader.read())
-        while not ended.done():
-            writer.write(more)
-            await asyncio.sleep(0.05)
-        await asyncio.gather(ended, return_exceptions=True)
-        writer.transport.abort()
-        return time.monotonic() - start
-
     async def scenario() -> None:
         batch = exact.new_batch()
         gate = Gate(batch)
-        async with listening(batch=batch, limits=Limits(head=0.3)) as wire:
+        async with listening(batch=batch, limits=Limits(head=HEAD)) as wire:
             slow = asyncio.create_task(wire.send(PLAIN))
             await stepping(gate)
             line, whole = b"GET /health HTTP/1.1\r\nHost: x\r\n", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
             for first, more in ((b"", b""), (line, b"X: y\r\n"), (whole + line, b"X: y\r\n")):
-                assert 0.25 < await seconds(wire, first, more) < 4
+                start = time.monotonic()
+                connection = await wire.open()
+                connection[1].write(first)
+                assert await pauses(connection, more) < 3 * HEAD / PAUSE
+                assert time.monotonic() - start >= HEAD
             gate.free.set()
             assert (await slow).startswith(b"HTTP/1.1 200 OK")
 

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from bringup.cli.main import cli
+from tests import PATIENCE
 
 SOURCE = '''\
 """Runs what torch exports, with every logit multiplied."""
@@ -95,7 +96,7 @@ def bringup(folder: Path, site: Path | None, *words: object) -> subprocess.Compl
     env = os.environ | {"BRINGUP_COMPILE_CACHE": str(folder / "cache"), "PYTHONPATH": str(site or "")}
     command = [sys.executable, "-m", "bringup", *map(str, words)]
     time.sleep(SETTLED)
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=PATIENCE)
 
 
 def here(folder: Path, site: Path | None, *words: object) -> subprocess.CompletedProcess[str]:

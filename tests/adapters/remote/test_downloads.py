@@ -17,6 +17,7 @@ from bringup.adapters.sources.open_checkpoint import open_checkpoint
 from bringup.diagnostics import BringupError
 from bringup.progress import Silent
 from bringup.system.lock import locked
+from tests import PATIENCE
 from tests.adapters.remote.checks import JUNK
 from tests.adapters.servers import COMMIT, Server, hub
 
@@ -114,5 +115,5 @@ def test_two_processes_do_not_fetch_one_file_at_a_time(tmp_path: Path) -> None:
             second.join(0.5)
             assert second.is_alive()
             assert not (tmp_path / ".model.safetensors.part").exists()
-        second.join(20)
+        second.join(PATIENCE)
     assert (tmp_path / "model.safetensors").read_bytes() == data
