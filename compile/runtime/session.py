@@ -106,14 +106,14 @@ class Session:
         """Keeps the common prefix of the sequence and `tokens`, except the last of `tokens`, whose logits are needed.
 
         Nothing is kept if the states cannot be rewound that far from the longest length of the sequence, or if they
-        depend on that length.
+        depend on that length or on that of `tokens`: the result is that of a new sequence.
         """
         self._turn += 1
-        held = self._cached.tokens
-        pairs = zip(held, list(tokens)[:-1], strict=False)
+        held, tokens = self._cached.tokens, list(tokens)
+        pairs = zip(held, tokens[:-1], strict=False)
         common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         most, longest = self.interface.rewindable, self._cached.longest
-        varied = common < longest and self._engine.varies(longest)
+        varied = self._engine.varies(max(longest, len(tokens)))
         if varied or (most is not None and longest - common > most):
             self.reset()
         else:
