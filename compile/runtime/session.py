@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self, SupportsIndex
 import numpy as np
 
 from bringup.arguments import integer, integer_list
-from bringup.compile.program.program import Executor, close_executor
+from bringup.compile.program.program import Executor
 from bringup.compile.runtime.engine import Cached, Engine, Part, Results
 from bringup.compile.runtime.lora.loras import Loras
 from bringup.compile.runtime.lora.weights import LoraWeights, TaskId
@@ -55,11 +55,11 @@ class Session:
         self._engine.executor = executor
 
     def close(self) -> None:
-        """Releases the device resources of the executor, such as memory. No step may follow.
+        """Releases the device resources of the executor, such as memory. Steps raise BU617 from then on.
 
         Leaving a `with` block also closes it, and so does the end of the last reference to the executor.
         """
-        close_executor(self.executor)
+        self._engine.shut_down()
 
     def __enter__(self) -> Self:
         return self
