@@ -12,6 +12,7 @@ from bringup.compile.program.assemble import interface_of, tensors_of, trace_ent
 from bringup.compile.program.export_options import layout_of
 from bringup.compile.program.program import Interface, StateSpec
 from bringup.compile.program.trace import tracer_of
+from bringup.compile.runtime.lora.loras import Loras
 from bringup.compile.runtime.lora.slots import Slots
 from bringup.compile.runtime.lora.weights import LoraFactors, LoraWeights
 from bringup.diagnostics import BringupError
@@ -57,16 +58,26 @@ def test_slots_are_those_of_modules_that_run(family):
     assert all(entry.chooses_loras for entry, _ in traced)
 
 
+def interface(states: tuple[StateSpec, ...]) -> Interface:
+    return Interface(
+        functions=(), entries=(), weights=(), states=states, max_blocks=1, all_logits=False, block_size=64,
+        num_blocks=2, num_rows=2,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "settings", [{"fraction": "half"}, {"fraction": 0}, {"host_bytes": "1 GB"}, {"host_bytes": -1}]
+)
+def test_sizes_of_caches_that_are_no_numbers_are_rejected(settings):
+    with pytest.raises(BringupError, match=r"BU024.*lora_(fraction|bytes)"):
+        Loras(interface(()), None, **settings)
+
+
 @pytest.mark.parametrize(("dtype", "value"), [("float16", 70_000.0), ("bfloat16", 3.4e38), ("float32", np.inf)])
 def test_values_that_overflow_the_dtype_of_slots_are_rejected(dtype, value):
     specs = [(f"q.weight_lora.{part}", shape) for part, shape in (("a", (1, 2, 4)), ("b", (1, 2, 3)))]
     states = tuple(StateSpec(name=name, shape=shape, dtype=dtype, kind="lora") for name, shape in specs)
-    slots = Slots(
-        Interface(
-            functions=(), entries=(), weights=(), states=states, max_blocks=1, all_logits=False, block_size=64,
-            num_blocks=2, num_rows=2,
-        )
-    )  # fmt: skip
+    slots = Slots(interface(states))
 
     def lora(largest: float) -> LoraWeights:
         return LoraWeights({"q.weight": LoraFactors(np.ones((1, 4)), np.array([[1.0, -largest, 2.0]]))})
