@@ -73,6 +73,7 @@ class Pool:
 
     def run(self, launches: int, count: int) -> None:
         """Runs `count` launches of LAUNCH 8-byte words each, stored at the address `launches`."""
+        assert self._close.alive, "the pool is closed, and with it the compiled code"
         self._job[[Word.LAUNCHES, Word.COUNT]] = launches, count
         self._step(self._job.ctypes.data)
 

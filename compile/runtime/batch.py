@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from bringup.compile.program.program import Draw, Executor, close_executor
+from bringup.compile.program.program import Draw, Executor
 from bringup.compile.runtime.drawn import Drawn, check, draw_by_executor, draw_from, failing, score_prompt
 from bringup.compile.runtime.engine import Engine, Results
 from bringup.compile.runtime.lora.loras import HOST_BYTES, Loras
@@ -92,11 +92,11 @@ class Batch:
         return self._engine.executor
 
     def close(self) -> None:
-        """Releases the device resources of the executor, such as memory. No step may follow.
+        """Releases the device resources of the executor, such as memory. Steps raise BU617 from then on.
 
         Leaving a `with` block also closes it, and so does the end of the last reference to the executor.
         """
-        close_executor(self.executor)
+        self._engine.shut_down()
 
     def __enter__(self) -> Self:
         return self

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bringup.adapters.checkpoints.arrays import numpy_dtype
-from bringup.compile.program.program import LORA_SLOTS, Draw, Entry, Executor, Interface, TokenExecutor
+from bringup.compile.program.program import LORA_SLOTS, Draw, Entry, Executor, Interface, TokenExecutor, close_executor
 from bringup.compile.program.step_inputs import Chunk, chunks_of, make_step
 from bringup.compile.runtime.blocks import BlockPool, block_digest
+from bringup.diagnostics import fail
 from bringup.graphs.core.step import BLOCK
 
 NO_INPUTS: Mapping[str, np.ndarray] = {}
@@ -93,6 +94,16 @@ class Engine:
         self._executor = executor
         self._drawing = executor if isinstance(executor, TokenExecutor) else None  # a slow check, done once
         self._continued: tuple[str, list[Chunk]] | None = None  # the step that the executor can continue from
+        self._is_open = True
+
+    def shut_down(self) -> None:
+        """Closes the executor: steps and `reset` raise BU617 from now on. A second call has no effect."""
+        self._is_open = False
+        close_executor(self.executor)
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise fail("BU617", "the executor is closed", help="load the bundle again: its memory was freed")
 
     @property
     def max_tokens(self) -> int:
@@ -101,6 +112,7 @@ class Engine:
 
     def reset(self) -> None:
         """Removes all sequences."""
+        self._check_open()
         self.pool.clear()
         self._rows = list(range(self.interface.max_batch_size))
         self.executor.reset()
@@ -196,6 +208,7 @@ class Engine:
         """
         executor, entry = self._drawing, self._entry(len(parts), len(parts), decode=True)
         assert executor is not None
+        self._check_open()
         chunks = list(map(_chunk, parts))
         continues = self._continued == (entry.name, chunks) and executor.can_continue(entry.name, draws)
         self._continued = None
@@ -223,6 +236,7 @@ class Engine:
         return min(fitting, key=lambda each: (each.num_tokens, each.num_sequences))
 
     def _step(self, parts: Sequence[Part], *, decode: bool) -> list[Results]:
+        self._check_open()
         entry = self._entry(sum(len(part.tokens) for part in parts), len(parts), decode=decode)
         step = make_step(list(map(_chunk, parts)), entry, self.interface) | _inputs(entry, parts)
         results = self.executor.step(entry.name, step)

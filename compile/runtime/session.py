@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self, SupportsIndex
 import numpy as np
 
 from bringup.arguments import integer, integer_list
-from bringup.compile.program.program import Executor, close_executor
+from bringup.compile.program.program import Executor
 from bringup.compile.runtime.engine import Cached, Engine, Part, Results
 from bringup.compile.runtime.lora.loras import Loras
 from bringup.compile.runtime.lora.weights import LoraWeights, TaskId
@@ -55,11 +55,11 @@ class Session:
         self._engine.executor = executor
 
     def close(self) -> None:
-        """Releases the device resources of the executor, such as memory. No step may follow.
+        """Releases the device resources of the executor, such as memory. Steps raise BU617 from then on.
 
         Leaving a `with` block also closes it, and so does the end of the last reference to the executor.
         """
-        close_executor(self.executor)
+        self._engine.shut_down()
 
     def __enter__(self) -> Self:
         return self
@@ -106,14 +106,14 @@ class Session:
         """Keeps the common prefix of the sequence and `tokens`, except the last of `tokens`, whose logits are needed.
 
         Nothing is kept if the states cannot be rewound that far from the longest length of the sequence, or if they
-        depend on that length.
+        depend on that length or on that of `tokens`: the result is that of a new sequence.
         """
         self._turn += 1
-        held = self._cached.tokens
-        pairs = zip(held, list(tokens)[:-1], strict=False)
+        held, tokens = self._cached.tokens, list(tokens)
+        pairs = zip(held, tokens[:-1], strict=False)
         common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         most, longest = self.interface.rewindable, self._cached.longest
-        varied = common < longest and self._engine.varies(longest)
+        varied = self._engine.varies(max(longest, len(tokens)))
         if varied or (most is not None and longest - common > most):
             self.reset()
         else:

@@ -54,6 +54,8 @@ def test_a_launch_begins_when_all_threads_have_ended_the_last(reverse, threads: 
     np.testing.assert_array_equal(a, np.arange(WIDTH) + 3 * count)
     pool.close()
     pool.close()
+    with pytest.raises(AssertionError, match="the pool is closed"):
+        pool.run(launches.ctypes.data, len(launches))
 
 
 def test_one_thread_ends_launches_of_many_parts(reverse) -> None:

@@ -182,3 +182,22 @@ def test_the_option(job: Job, tmp_path: Path) -> None:
     assert "4 blocks of 64 tokens, shared by 4 sequences of 256 tokens" in done.stdout
     refused = CliRunner().invoke(cli, ["compile", *words, "--cache-blocks", "3", "--dry-run"])
     assert (refused.exit_code, "BU024" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("target", ["torch", "cpu"])
+def test_what_is_closed_reports_it(job: Job, bundle: Path, tmp_path: Path, target: str) -> None:
+    """Memory and code of the target `cpu` are gone then: a step would end the process."""
+    given = bringup.Request([1, 2], max_new_tokens=2)
+    at = bundle
+    if target == "cpu":
+        at = bringup.build(job, out=tmp_path / "b", target=target, buckets=(32,), max_batch_size=4)
+    batch, session = bringup.load_batch(at), bringup.load(at)
+    batch.add(given)
+    session.prefill([1])
+    for each in (batch, session):
+        each.close()
+        each.close()
+    steps = (batch.step, lambda: session.decode(2), lambda: session.prefill([1, 2]), session.reset)
+    for step in (*steps, lambda: list(session.generate([1, 2], max_new_tokens=2))):
+        with pytest.raises(BringupError, match="BU617: the executor is closed"):
+            step()

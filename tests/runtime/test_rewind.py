@@ -48,6 +48,16 @@ def test_states_of_dynamic_rope_are_computed_again(dynamic: Path, before: int) -
         assert session.stats.prefill_tokens == (len(prompt) if before > 64 else len(prompt) - 40)
 
 
+@pytest.mark.parametrize("before", [80, 60])
+def test_states_of_dynamic_rope_are_those_of_the_next_prompt(dynamic: Path, before: int) -> None:
+    """Keys of a sequence of 60 tokens, or of 80, do not fit the queries of one of 100 that continues it."""
+    session, fresh = load(dynamic), load(dynamic)
+    list(session.generate(TOKENS[:before], max_new_tokens=1))
+    prompt = [*TOKENS[:before], *range(100 - before)]
+    ours, wanted = taken(session, prompt, resume=True), taken(fresh, prompt, resume=False)
+    assert np.abs(ours - wanted).max() <= CLOSE * np.abs(wanted).max()
+
+
 def taken(session: Session, prompt: list[int], *, resume: bool) -> np.ndarray:
     """Logits of the token after a prompt."""
     assert list(session.generate(prompt, max_new_tokens=1, resume=resume))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from bringup.arguments import integer
 from bringup.compile.program.program import Executor, Interface
 from bringup.compile.runtime.lora.cache import CacheFigures, LoraCache, unknown
 from bringup.compile.runtime.lora.lru import PinnedLru
@@ -20,7 +21,7 @@ class Loras:
 
     `fraction` is the part of the memory that is free after the bundle is loaded which slots may use: this may be fewer
     slots than the bundle has; `free` is that memory, by default what the system reports. Raises BU621 if there is no
-    memory for one slot, BU024 for an invalid fraction.
+    memory for one slot, BU024 for an invalid fraction or number of bytes.
     """
 
     def __init__(
@@ -36,7 +37,8 @@ class Loras:
         count = self.slots.count
         if fraction is not None:
             count = _affordable(self.slots, fraction, (available_bytes() or 0) if free is None else free)
-        self._cache = LoraCache(PinnedLru(host_bytes), PinnedLru(count), partial(self.slots.write, executor))
+        host = PinnedLru[TaskId, LoraWeights](integer("lora_bytes", host_bytes, minimum=0))
+        self._cache = LoraCache(host, PinnedLru(count), partial(self.slots.write, executor))
 
     def add(self, task: TaskId, weights: LoraWeights) -> None:
         """As `LoraCache.add`. Also raises BU622 for a LoRA that the bundle does not support."""
@@ -87,7 +89,7 @@ class Loras:
 
 def _affordable(slots: Slots, fraction: float, free: int) -> int:
     """The number of slots that fit in a fraction of free memory."""
-    if not 0 < fraction <= 1:
+    if not (hasattr(fraction, "__float__") and 0 < fraction <= 1):  # not a text, of an untyped caller
         raise fail(
             "BU024",
             f"`lora_fraction` is {fraction}, not a number above 0 and up to 1",

@@ -15,6 +15,7 @@ from bringup.diagnostics import BringupError, Diagnostic
 from bringup.graphs.core.lora import module_of
 
 A, B = "_lora.a", "_lora.b"  # suffixes of a parameter's name: its slots
+INFINITE = "its factors have NaN or infinity"
 
 
 @runtime_checkable
@@ -83,17 +84,23 @@ class Slots:
             return f"its factors are for {list(factors.shape)}, but the parameter is {list(shape)}"
         if factors.rank > self.rank:
             return f"its rank is {factors.rank}, and the bundle's slots have {self.rank}"
-        return "" if all(np.isfinite(array).all() for array in factors) else "its factors have NaN or infinity"
+        dtype = specs[0].dtype
+        with np.errstate(over="ignore"):  # a value that the dtype of slots does not hold is infinity there
+            finite = all(np.isfinite(array.astype(dtype_of(dtype))).all() for array in factors)
+        return "" if finite else f"{INFINITE} in {dtype}"
 
     def _refused(self, name: TaskId, why: str, parameters: list[str]) -> Diagnostic:
         more = f" and {len(parameters) - 1} more" if len(parameters) > 1 else ""
         of = f" for `{parameters[0]}`{more}" if parameters[0] else ""
         modules = sorted({module_of(parameter).rpartition(".")[2] for parameter in self._specs})
         takes = f"LoRAs of rank {self.rank} for {', '.join(modules)}" if modules else "no LoRA"
+        help = f"the bundle supports {takes}: compile with other --max-lora-rank and --lora-target-modules"
+        if why.startswith(INFINITE):
+            help = "if the LoRA's own values are finite, compile with a --dtype that holds them, such as float32"
         return Diagnostic(
             code="BU622",
             message=f"the LoRA `{name}` does not fit the bundle{of}: {why}",
-            help=f"the bundle supports {takes}: compile with other --max-lora-rank and --lora-target-modules",
+            help=help,
             parameter=parameters[0],
         )
 

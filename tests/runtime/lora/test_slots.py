@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from transformers import DeepseekV3Config, MixtralConfig, Qwen3Config
 
@@ -9,8 +10,12 @@ from bringup.compile.job import open_job
 from bringup.compile.lora.limits import with_slots
 from bringup.compile.program.assemble import interface_of, tensors_of, trace_entry
 from bringup.compile.program.export_options import layout_of
+from bringup.compile.program.program import Interface, StateSpec
 from bringup.compile.program.trace import tracer_of
+from bringup.compile.runtime.lora.loras import Loras
 from bringup.compile.runtime.lora.slots import Slots
+from bringup.compile.runtime.lora.weights import LoraFactors, LoraWeights
+from bringup.diagnostics import BringupError
 
 COMMON = {"vocab_size": 97, "max_position_embeddings": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 ATTENTION = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"}
@@ -51,3 +56,33 @@ def test_slots_are_those_of_modules_that_run(family):
     assert found == wanted
     assert (slots.count, slots.rank) == (2, 3)
     assert all(entry.chooses_loras for entry, _ in traced)
+
+
+def interface(states: tuple[StateSpec, ...]) -> Interface:
+    return Interface(
+        functions=(), entries=(), weights=(), states=states, max_blocks=1, all_logits=False, block_size=64,
+        num_blocks=2, num_rows=2,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "settings", [{"fraction": "half"}, {"fraction": 0}, {"host_bytes": "1 GB"}, {"host_bytes": -1}]
+)
+def test_sizes_of_caches_that_are_no_numbers_are_rejected(settings):
+    with pytest.raises(BringupError, match=r"BU024.*lora_(fraction|bytes)"):
+        Loras(interface(()), None, **settings)
+
+
+@pytest.mark.parametrize(("dtype", "value"), [("float16", 70_000.0), ("bfloat16", 3.4e38), ("float32", np.inf)])
+def test_values_that_overflow_the_dtype_of_slots_are_rejected(dtype, value):
+    specs = [(f"q.weight_lora.{part}", shape) for part, shape in (("a", (1, 2, 4)), ("b", (1, 2, 3)))]
+    states = tuple(StateSpec(name=name, shape=shape, dtype=dtype, kind="lora") for name, shape in specs)
+    slots = Slots(interface(states))
+
+    def lora(largest: float) -> LoraWeights:
+        return LoraWeights({"q.weight": LoraFactors(np.ones((1, 4)), np.array([[1.0, -largest, 2.0]]))})
+
+    slots.check(lora(60_000.0), "french")
+    with pytest.raises(BringupError, match=f"for `q.weight`: its factors have NaN or infinity in {dtype}") as caught:
+        slots.check(lora(value), "french")
+    assert "--dtype" in caught.value.findings[0].help
