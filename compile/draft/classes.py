@@ -74,7 +74,7 @@ CLASSES = {
         return super().forward(x_Nm) + self.shared_gate(x_Nm).sigmoid() * self.shared(x_Nm)
 ''',
     "ScaledLayer": '''class ScaledLayer(PreNormLayer):
-    """Attention and MLP are multiplied by `scale` before they are added."""
+    """Both results are multiplied by `scale` before they are added."""
 
     scale = 1.0
 

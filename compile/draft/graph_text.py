@@ -101,8 +101,8 @@ def _layer(facts: Facts) -> str:
         return f"{text}        layer.scale = config.residual_scale\n        return layer\n{_epilogue(facts)}"
     rope = ", rope=int(config.windows[index] is not None)" if layer_ropes(facts) else ""
     norms = "before" if facts.norms == "plain" else facts.norms
-    made = f'PreNormLayer(m, config.eps, attention, mlp, norm=self.norm, norms="{norms}"{rope})'
-    return f"{text}        return {made}\n{_epilogue(facts)}"
+    layer = f'PreNormLayer(m, config.eps, attention, mlp, norm=self.norm, norms="{norms}"{rope})'
+    return f"{text}        return {layer}\n{_epilogue(facts)}"
 
 
 def attentions(facts: Facts) -> list[str]:

@@ -254,8 +254,8 @@ def _norms(part: Part, meaning: Meaning) -> None:
 
 
 def _kind(text: str) -> str:
-    made = re.match(r"(\w+)\(", text)
-    word = made[1] if made else ""
+    call = re.match(r"(\w+)\(", text)
+    word = call[1] if call else ""
     if word.endswith("Norm"):
         return "n"
     if word.endswith("Attention"):
