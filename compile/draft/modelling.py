@@ -56,7 +56,8 @@ def parts_of(file: Path, architecture: str, config: Mapping[str, Any]) -> dict[s
             continue
         node = nodes[name]
         part = _part(node, name.removeprefix(title), config)
-        used = {word for text in (*part.statements, *part.attributes.values()) for word in re.findall(r"\w+", text)}
+        assigned = [ast.unparse(each) for each in ast.walk(node) if isinstance(each, ast.Assign)]  # one of two classes
+        used = {word for text in (*part.statements, *assigned) for word in re.findall(r"\w+", text)}
         todo += [each for each in nodes if each in used]
         part.statements = [text.replace(title, "") for text in part.statements]
         part.attributes = {key: text.replace(title, "") for key, text in part.attributes.items()}
