@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from bringup.compile.draft.facts import Facts
-from bringup.compile.draft.graph_text import comment
+from bringup.compile.draft.questions import comment
 from bringup.compile.draft.quoted import quoted
 from bringup.compile.draft.readings import DEFAULTS, Slot, qkv_order
 from bringup.compile.draft.words import POSITIONS
@@ -55,8 +55,8 @@ def _rule(target: str, text: str) -> str:
     line = f"    {target} = {text}\n"
     if len(line) <= 121:
         return line
-    steps = re.split(r"(?<=\))(?=\.(?:mv|split|at)\()", text)
-    return f"    {target} = (\n" + "".join(f"        {step}\n" for step in steps) + "    )\n"
+    steps = re.split(r"(?<=[)\]])(?=\.(?:mv|split|at)\()|(?<=cat\()|(?<=, )(?=S\(|axis=)", text)
+    return f"    {target} = (\n" + "".join(f"        {step.rstrip()}\n" for step in steps) + "    )\n"
 
 
 def _questions(facts: Facts, slot: Slot, slots: Sequence[Slot]) -> Iterator[str]:
@@ -84,7 +84,9 @@ def _questions(facts: Facts, slot: Slot, slots: Sequence[Slot]) -> Iterator[str]
 def _answered(facts: Facts, slot: Slot) -> bool:
     """Whether a hint decides between the remaining readings: the channel order of rope, the order of q, k and v."""
     if slot.tensors.role == "qkv":
-        return qkv_order(facts)
+        return qkv_order(facts) or bool(facts.hints.meaning and facts.hints.meaning.in_order)
+    if slot.tensors.role == "gate_up" and facts.hints.meaning and facts.hints.meaning.gate_first is not None:
+        return slot.proved[0].meaning in ("the gate, then up", "up, then the gate")
     return facts.hints.pairs is not None and all(reading.meaning.startswith("rope") for reading in slot.proved)
 
 

@@ -73,6 +73,45 @@ CLASSES = {
     def forward(self, x_Nm):
         return super().forward(x_Nm) + self.shared_gate(x_Nm).sigmoid() * self.shared(x_Nm)
 ''',
+    "ScaledLayer": '''class ScaledLayer(PreNormLayer):
+    """Both results are multiplied by `scale` before they are added."""
+
+    scale = 1.0
+
+    def forward(self, x_Nm, cos, sin, step):
+        x_Nm = x_Nm + self.scale * self.self_attn(self.input_layernorm(x_Nm), cos, sin, step)
+        return x_Nm + self.scale * self.mlp(self.post_attention_layernorm(x_Nm))
+''',
+    "LateNormAttention": '''class LateNormAttention(GroupedAttention):
+    """The norms of queries and keys come after rope."""
+
+    def forward(self, x_Nm, cos, sin, step):
+        q_NHD, k_NGD, v_NGD = (each(x_Nm).unflatten(1, (-1, self.head_dim)) for each in self.projections())
+        q_NHD, k_NGD = self.q_norm(self.turned(q_NHD, cos, sin)), self.k_norm(self.turned(k_NGD, cos, sin))
+        keys, values = self.cache(step, k_NGD, v_NGD)
+        mixed = attention(
+            q_NHD, keys, values, step, self.scale, self.window, ring=self.cache.ring, softcap=self.softcap
+        )
+        return self.o_proj(mixed.flatten(1))
+
+    def projections(self):
+        return self.q_proj, self.k_proj, self.v_proj
+
+    def turned(self, x_NHD, cos, sin):
+        return rope(x_NHD, cos, sin)
+''',
+    "LateNormNoRope": '''class LateNormNoRope(LateNormAttention):
+    """Of layers that do not rotate queries and keys."""
+
+    def turned(self, x_NHD, cos, sin):
+        return x_NHD
+''',
+    "NoRopeAttention": '''class NoRopeAttention(GroupedAttention):
+    """Of layers that do not rotate queries and keys: the angle is 0 at every position."""
+
+    def forward(self, x_Nm, cos, sin, step):
+        return super().forward(x_Nm, cos.new_ones(cos.shape), sin.new_zeros(sin.shape), step)
+''',
 }
 # Of these, the classes of layers, by the position of the norms.
 PARALLEL_LAYERS = {"parallel": "ParallelLayer", "parallel two": "TwoNormLayer"}

@@ -10,6 +10,7 @@ from typing import Any
 
 from bringup.compile.draft.classes import CLASSES
 from bringup.compile.draft.hints import Hints
+from bringup.compile.draft.questions import Question
 from bringup.compile.draft.roles import Roles, Sizes, key_heads
 from bringup.compile.draft.words import (
     ACTIVATION,
@@ -45,15 +46,6 @@ TAKEN = frozenset({*PUBLIC, *WRITTEN, "Adapter", "ClassVar", "Dialect", "DECODER
 
 
 @dataclass(slots=True)
-class Question:
-    """A question that neither names nor shapes answer. `choices`: the draft's answer first, then the alternatives."""
-
-    number: int
-    text: str
-    choices: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
 class Facts:
     """`name` is the family's, `title` its graph class. `keys` are config keys by their meaning."""
 
@@ -85,6 +77,8 @@ class Facts:
         """The position of norms in a layer: before, around, after; `parallel` for one; `parallel two` for two, if the
         config states that layers are parallel; `plain` if none has a weight."""
         found = {number for number in "1234" if self.roles.has(f"norm_{number}")}
+        if found and self.hints.meaning and (known := self.hints.meaning.norms):
+            return known
         if {"1", "2", "3"} <= found or {"1", "2", "4"} <= found:
             return "around"
         if "1" not in found and {"2", "4"} <= found:
@@ -102,6 +96,11 @@ class Facts:
         if self.mlp != "experts" or not whole:
             return ""
         return "GatedSharedMLP" if self.roles.has("shared_router") else "SharedMLP"
+
+    @property
+    def rope_in(self) -> str:
+        """The layers that rotate q and k, if not all do: see `Meaning`."""
+        return self.hints.meaning.rope_in if self.hints.meaning else ""
 
     @property
     def parallel(self) -> str:

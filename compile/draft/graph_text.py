@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
-
 from bringup.compile.draft.classes import CLASSES, PARALLEL_LAYERS
-from bringup.compile.draft.facts import PUBLIC, Facts, Question, bias_key
-from bringup.compile.draft.quoted import one_line, quoted, tuple_of
-from bringup.graphs.config.neutral import NEUTRAL
-from bringup.shown import short, shown
+from bringup.compile.draft.config_text import config_text
+from bringup.compile.draft.facts import PUBLIC, Facts, bias_key
+from bringup.compile.draft.meaning_text import layer_ropes, logit_sign, scaled
+from bringup.compile.draft.questions import comment
+from bringup.shown import short
 
 NORM_CHOICES = {
     "RMSNorm": "rounds before the product with the weight",
@@ -21,8 +19,9 @@ NORM_CHOICES = {
 
 def graph_text(facts: Facts, read: frozenset[str] = frozenset()) -> str:
     """The file. `read` are keys that a first version of the text read when it was run."""
-    config, layer = _config(facts, read), _layer(facts)
-    names = facts.norm, PARALLEL_LAYERS.get(facts.norms, ""), facts.shared
+    config, layer = config_text(facts, read), _layer(facts)
+    names = facts.norm, PARALLEL_LAYERS.get(facts.norms, ""), facts.shared, *attentions(facts)
+    names = *names, "ScaledLayer" if scaled(facts) else ""
     classes = [CLASSES[name] for name in names if name in CLASSES]
     body = "\n\n".join([*classes, config, layer])
     return (
@@ -33,6 +32,7 @@ def graph_text(facts: Facts, read: frozenset[str] = frozenset()) -> str:
 
 def _imports(body: str) -> str:
     used = [name for name in PUBLIC if _uses(body, name)]
+    used += ["attention", "rope"] if "class LateNormAttention" in body else []
     lines = "".join(f"    {name},\n" for name in sorted(used, key=lambda name: (not name.isupper(), name)))
     return (
         "from __future__ import annotations\n\nfrom dataclasses import dataclass\nfrom typing import ClassVar, Self\n\n"
@@ -44,196 +44,6 @@ def _uses(body: str, name: str) -> bool:
     import re
 
     return re.search(rf"(?<![\w.`]){name}\b(?!`)", body) is not None
-
-
-def comment(question: Question, indent: str = "        ") -> str:
-    """A question as comments, one choice on each line."""
-    lines = [f"{indent}# ? {question.number}. {one_line(question.text)}"]
-    for at, choice in enumerate(question.choices):
-        lines.append(f"{indent}#      {'  or' if at else 'here'}: {one_line(choice)}")
-    return "\n".join(lines) + "\n"
-
-
-def _config(facts: Facts, read: frozenset[str]) -> str:
-    fields: list[str] = []
-    biases: list[str] = []
-    notes = ""
-    for part, field in (("qkv", "attention_bias"), ("o", "out_bias"), ("mlp", "mlp_bias")):
-        has, key = bias_key(facts, part)
-        if key and not (facts.mlp == "experts" and part == "mlp"):
-            fields.append(f"    {field}: bool\n")
-            biases.append(f"            {field}=fields.get({quoted(key)}, bool, {quoted(facts.default(key, has))}),\n")
-    if facts.mlp == "experts":
-        fields += ["    num_experts: int\n", "    experts_per_token: int\n", "    expert_ffn: int\n"]
-        fields += ["    normalise: bool\n"]
-        fields += ["    shared_ffn: int\n"] if facts.shared else []
-        biases += _experts(facts)
-    layers = quoted(facts.keys["num_hidden_layers"])
-    lines = [f"        layers = fields.layers({layers})\n", f"        windows = {_windows(facts)}\n"]
-    lines += _common(facts)
-    if not facts.hints.defaults:
-        notes += comment(facts.ask("what absent keys of config.json mean is not known: the values below are Llama's"))
-    if facts.hints.rope is False:
-        notes += comment(facts.ask("transformers' modelling file has no rope, which the draft rotates q and k with"))
-    if facts.raw.get("use_sliding_window") is False and "sliding_window" in facts.raw:
-        notes += '        fields.optional("sliding_window", int)  # without effect if `use_sliding_window` is false\n'
-    if facts.parallel:
-        notes += f"        fields.only({quoted(facts.parallel)}, True)  # layers are parallel\n"
-    for key in sorted(facts.raw.keys() - read - NEUTRAL - {"layer_types"}) if read else ():
-        notes += _unread(facts, key)
-    model_type = facts.raw.get("model_type")
-    types = ""
-    if isinstance(model_type, str):
-        types = f"    model_types: ClassVar[tuple[str, ...]] = {tuple_of([model_type])}\n"
-    return (
-        "@dataclass(frozen=True, slots=True, kw_only=True)\n"
-        f"class {facts.title}Config(DecoderConfig):\n    family: ClassVar[str] = {quoted(facts.name)}\n{types}"
-        + ("\n" + "".join(fields) if fields else "")
-        + "\n    @classmethod\n    def from_fields(cls, fields: Fields) -> Self:\n"
-        + "".join(lines)
-        + notes
-        + f"        return cls(\n            **common,\n{''.join(biases)}        )\n"
-    )
-
-
-def _windows(facts: Facts) -> str:
-    """The expression of the sliding windows of all layers."""
-    has = facts.raw.get("sliding_window") is not None or "sliding_window" in facts.hints.defaults
-    size = "sliding_window(fields)" if has and facts.raw.get("use_sliding_window") is not False else "None"
-    if "layer_types" in facts.raw:
-        return f"alternating_windows(fields, layers, {size}, full_every=1)"
-    return f"({size},) * layers"
-
-
-def _unread(facts: Facts, key: str) -> str:
-    """A key that is not read: only null and false are implemented, other values need an answer."""
-    value = facts.raw[key]
-    if value is None or value is False:
-        question = facts.ask(f"`{short(key)}` is {value}: other values are rejected; write what they change")
-        return comment(question) + f"        fields.only({quoted(key)}, {quoted(value)})\n"
-    if key.endswith(("dropout", "dropout_prob")):
-        return f"        fields.get({quoted(key)}, float, 0.0)  # of training\n"
-    question = facts.ask(
-        f"`{short(key)}` is {shown(value)}: what does it change? `check` rejects it until `from_fields` reads it"
-    )
-    return comment(question)
-
-
-def _experts(facts: Facts) -> list[str]:
-    keys = facts.keys
-    normalise = f'fields.get("norm_topk_prob", bool, {quoted(facts.default("norm_topk_prob", False))})'
-    lines: list[str] = []
-    if "norm_topk_prob" not in facts.raw:
-        question = facts.ask("do the shares of the chosen experts add up to 1?", "normalise=True", "normalise=False")
-        lines, normalise = [comment(question, " " * 12)], "True"
-    count, width = keys["experts"], keys.get("expert_width", keys["intermediate_size"])
-    return [
-        f"            num_experts=fields.experts({quoted(count)}, {facts.sizes.e}),\n",
-        f"            experts_per_token=fields.size({quoted(keys.get('per_token', 'num_experts_per_tok'))}, 2),\n",
-        f"            expert_ffn=fields.size({quoted(width)}),\n",
-        *(_shared(facts, width) if facts.shared else []),
-        *lines,
-        f"            normalise={normalise},\n",
-    ]
-
-
-def _shared(facts: Facts, width: str) -> list[str]:
-    """The width of the shared expert: its own key, or as many routed experts as another key states."""
-    keys = facts.keys
-    if "shared_width" in keys:
-        return [f"            shared_ffn=fields.size({quoted(keys['shared_width'])}),\n"]
-    return [f"            shared_ffn=fields.size({quoted(keys['shared_count'])}) * fields.size({quoted(width)}),\n"]
-
-
-def _common(facts: Facts) -> list[str]:
-    """`common = read_common(…)`, or each of its fields if a config has other keys for sizes."""
-    keys, default = facts.keys, facts.default
-    rope = {"theta": _theta(facts)}
-    group = _table(facts.raw.get("rope_parameters"))
-    if "partial_rotary_factor" in facts.raw or "partial_rotary_factor" in group:
-        known = _table(facts.hints.defaults.get("rope_parameters"))
-        rope["partial"] = known.get("partial_rotary_factor", 1.0)
-    eps = keys.get("eps", "rms_norm_eps")
-    positions, tied = default("max_position_embeddings", 2048), default("tie_word_embeddings", False)
-    activation = default(keys.get("act", "hidden_act"), "silu")
-    comments = ""
-    if any(isinstance(value, Mapping) for value in group.values()):
-        comments = comment(
-            facts.ask("`rope_parameters` has a table for each kind of layer, and the draft has one rope")
-        )
-    if "eps" not in keys:
-        comments += comment(facts.ask("the epsilon of the norms is not in config.json", f"eps={default(eps, 1e-5)}"))
-    named = facts.states_kv_heads and all(
-        key == meaning for meaning, key in keys.items() if meaning.endswith(("_size", "_heads", "_layers"))
-    )
-    if named and facts.raw.get(keys["intermediate_size"]) is not None:
-        own = {
-            "rms_norm_eps": eps,
-            "hidden_act": keys.get("act", "hidden_act"),
-            "head_dim": keys.get("head_dim", "head_dim"),
-        }
-        own = {theirs: ours for theirs, ours in own.items() if theirs != ours}
-        settings = {
-            "max_positions": positions, "eps": default(eps, 1e-5), "tied": tied, "activation": activation,
-            **({"keys": own} if own else {}), "nulls": ("num_key_value_heads", "head_dim"), **rope,
-        }  # fmt: skip
-        given = "".join(f"            {key}={quoted(value)},\n" for key, value in settings.items())
-        return [
-            comments,
-            f"        common = read_common(\n            fields,\n            windows,\n{given}        )\n",
-        ]
-    heads = f"fields.size({quoted(keys['num_attention_heads'])})"
-    before, kv = _key_heads(facts)
-    comments += before
-    d = f"fields.size({quoted(keys['head_dim'])}, hidden // heads)" if "head_dim" in keys else "hidden // heads"
-    given = ", ".join(f"{key}={quoted(value)}" for key, value in rope.items())
-    act = keys.get("act", "hidden_act")
-    width = ""
-    if facts.raw.get(keys["intermediate_size"]) is None:
-        state = "null" if keys["intermediate_size"] in facts.raw else "not in config.json"
-        question = facts.ask(f"`{short(keys['intermediate_size'])}` is {state}: is it 4 times the hidden size?")
-        comments, width = comments + comment(question), ", 4 * hidden, null=4 * hidden"
-    return [
-        comments,
-        f"        hidden, heads = fields.size({quoted(keys['hidden_size'])}), {heads}\n",
-        f"        head_dim = {d}\n",
-        f'        positions = fields.size("max_position_embeddings", {quoted(positions)})\n',
-        "        common = dict(\n",
-        f"            vocab_size=fields.size({quoted(keys['vocab_size'])}),\n",
-        "            max_positions=positions,\n            hidden=hidden,\n",
-        f"            ffn=fields.size({quoted(keys['intermediate_size'])}{width}),\n",
-        f"            num_heads=heads,\n            num_kv_heads={kv},\n            head_dim=head_dim,\n",
-        f"            activation=fields.choice({quoted(act)}, ACTIVATIONS, {quoted(activation)}),\n",
-        f"            eps=fields.positive({quoted(eps)}, {quoted(default(eps, 1e-5))}),\n",
-        f"            rope=RopeConfig.from_hf(fields, head_dim, positions, {given}),\n",
-        f'            tied_head=fields.get("tie_word_embeddings", bool, {quoted(tied)}),\n',
-        "            windows=windows,\n        )\n",
-    ]
-
-
-def _key_heads(facts: Facts) -> tuple[str, str]:
-    """The lines before the sizes and the expression for the number of key heads, as the tensors have them."""
-    key = facts.keys.get("num_key_value_heads")
-    stated = f"fields.size({quoted(key)})" if key else "heads"
-    if facts.states_kv_heads:
-        return "", stated
-    if facts.sizes.g == 1 and facts.multi_query:
-        line = f"        key_heads = {stated}\n" if key else ""
-        flag = f"fields.get({quoted(facts.multi_query)}, bool, True)"
-        return line, f"1 if {flag} else {'key_heads' if key else stated}"
-    text = f"the tensors have {facts.sizes.g} key heads, and no key of config.json states that number"
-    return comment(facts.ask(text)), str(facts.sizes.g)
-
-
-def _table(value: object) -> Mapping[str, Any]:
-    """A table of config.json; {} for another value, which the config class reports."""
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
-
-
-def _theta(facts: Facts) -> float:
-    group = _table(facts.hints.defaults.get("rope_parameters"))
-    theta = group.get("rope_theta", facts.default("rope_theta", 10000.0))
-    return float(theta) if isinstance(theta, int | float) else 10000.0  # a table: one for each kind of layer
 
 
 def _bias(facts: Facts, part: str, field: str) -> str:
@@ -249,6 +59,10 @@ def _layer(facts: Facts) -> str:
         over = ', norm_over="projection"' if wide else ""
         settings.append(f"qk_norm=config.eps, norm=self.norm{over}")
     settings.append("window=config.windows[index]")
+    if facts.hints.meaning and {"scores", "scores root"} & facts.hints.meaning.factors.keys():
+        settings.append("scale=config.query_scale")
+    if facts.hints.meaning and facts.hints.meaning.score_cap:
+        settings.append("softcap=config.score_cap")
     mlp_bias = _bias(facts, "mlp", "mlp_bias")
     mlp = {
         "gated": f"GatedMLP(m, config.ffn, config.activation, bias={mlp_bias})",
@@ -266,16 +80,52 @@ def _layer(facts: Facts) -> str:
     text += f"    norm = {norm}\n\n"
     text += f"    def layer(self, config: {facts.title}Config, index: int):\n"
     text += "        m, h, g, d = config.hidden, config.num_heads, config.num_kv_heads, config.head_dim\n"
+    text += _unexplained(facts)
     joined = "".join(f"            {setting},\n" for setting in settings)
-    text += f"        attention = GroupedAttention(\n            m, h, g, d,\n{joined}        )\n        mlp = {mlp}\n"
+    kinds = attentions(facts)
+    if kinds and facts.rope_in:
+        text += f"        kind = {kinds[0]} if config.rotated[index] else {kinds[-1]}\n"
+    kind = "kind" if kinds and facts.rope_in else kinds[0] if kinds else "GroupedAttention"
+    text += f"        attention = {kind}(\n            m, h, g, d,\n{joined}        )\n        mlp = {mlp}\n"
     if layer := PARALLEL_LAYERS.get(facts.norms):
-        if not facts.parallel:
+        if not facts.parallel and not (facts.hints.meaning and facts.hints.meaning.norms == "parallel"):
             question = facts.ask(
                 "a layer has one norm: what does the MLP take?",
                 "the normed input, in parallel with attention",
                 "the sum after attention, without a norm",
             )
             text += comment(question)
-        return f"{text}        return {layer}(m, config.eps, attention, mlp, norm=self.norm)\n"
+        return f"{text}        return {layer}(m, config.eps, attention, mlp, norm=self.norm)\n{_epilogue(facts)}"
+    if scaled(facts):
+        text += "        layer = ScaledLayer(m, config.eps, attention, mlp, norm=self.norm)\n"
+        return f"{text}        layer.scale = config.residual_scale\n        return layer\n{_epilogue(facts)}"
+    rope = ", rope=int(config.windows[index] is not None)" if layer_ropes(facts) else ""
     norms = "before" if facts.norms == "plain" else facts.norms
-    return f'{text}        return PreNormLayer(m, config.eps, attention, mlp, norm=self.norm, norms="{norms}")\n'
+    layer = f'PreNormLayer(m, config.eps, attention, mlp, norm=self.norm, norms="{norms}"{rope})'
+    return f"{text}        return {layer}\n{_epilogue(facts)}"
+
+
+def attentions(facts: Facts) -> list[str]:
+    """The classes of attention that a draft defines: with norms after rope, or those of layers with and without rope;
+    [] for `GroupedAttention`."""
+    late = facts.hints.meaning is not None and facts.hints.meaning.late_norms and facts.roles.has("q_norm")
+    if facts.rope_in:
+        return ["LateNormAttention" if late else "GroupedAttention", "LateNormNoRope" if late else "NoRopeAttention"]
+    return ["LateNormAttention"] if late else []
+
+
+def _unexplained(facts: Facts) -> str:
+    """Statements of transformers that a draft does not compute, a question for each class."""
+    text = ""
+    for name, statements in (facts.hints.meaning.unexplained if facts.hints.meaning else {}).items():
+        more = f" and {len(statements) - 3} more" if len(statements) > 3 else ""
+        lines = "; ".join(f"`{short(each)}`" for each in statements[:3])
+        text += comment(facts.ask(f"transformers' {name} computes what the draft does not: {lines}{more}"))
+    return text
+
+
+def _epilogue(facts: Facts) -> str:
+    """The scale of the logits."""
+    if not (sign := logit_sign(facts)):
+        return ""
+    return f"\n    def epilogue(self, x_Rm):\n        return super().epilogue(x_Rm) {sign} self.config.logit_scale\n"

@@ -16,6 +16,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
+from bringup.compile.draft.inert import inert_keys, rejections
+from bringup.compile.draft.meaning import Meaning, meaning_of
+from bringup.compile.draft.modelling import modelling_file, parts_of
+
 NO_WORDS: Mapping[str, Any] = {}
 
 
@@ -24,8 +28,9 @@ class Hints:
     """`defaults`: of absent keys of config.json, {} if unknown. `roles`: by a tensor's last word.
     `packed`: parts of a fused tensor, in order, by its last word. `pairs`: whether rope rotates adjacent channels.
     `norm`: the class of norms. `rope`: whether there is rope. `by_head`, `by_group`: whether the rows of one tensor of
-    q, k and v are read head by head, or key head by key head with the queries of each. `sources`: the origin of each,
-    for people."""
+    q, k and v are read head by head, or key head by key head with the queries of each. `resolved`: the config with the
+    keys that transformers' class adds. `meaning`: what the modelling code computes, None if unknown. `inert`: keys that
+    nothing reads. `sources`: the origin of each, for people."""
 
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
     roles: dict[str, str] = field(default_factory=dict[str, str])
@@ -35,6 +40,9 @@ class Hints:
     rope: bool | None = None
     by_head: bool = False
     by_group: bool = False
+    resolved: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    meaning: Meaning | None = None
+    inert: frozenset[str] = frozenset()
     sources: list[str] = field(default_factory=list[str])
 
 
@@ -43,12 +51,12 @@ def hints_of(raw: Mapping[str, Any], architecture: str) -> Hints:
     hints = Hints()
     model_type = raw.get("model_type")
     if isinstance(model_type, str) and re.fullmatch(r"[\w-]+", model_type):
-        _from_transformers(hints, model_type)
+        _from_transformers(hints, model_type, raw, architecture)
     _from_vllm(hints, architecture)
     return hints
 
 
-def _from_transformers(hints: Hints, model_type: str) -> None:
+def _from_transformers(hints: Hints, model_type: str, raw: Mapping[str, Any], architecture: str) -> None:
     if find_spec("transformers") is None:
         return
     from transformers import CONFIG_MAPPING
@@ -59,20 +67,38 @@ def _from_transformers(hints: Hints, model_type: str) -> None:
     logging.disable(logging.WARNING)  # warnings on inconsistent defaults
     try:
         hints.defaults = {"rope_theta": getattr(kind, "default_theta", 10000.0), **kind().to_dict()}
+        hints.resolved = _resolved(kind, raw)
     finally:
         logging.disable(logging.NOTSET)
     hints.sources.append(f"transformers' {kind.__name__}: what absent keys mean")
     _read_modelling(hints, model_type)
+    _read_meaning(hints, model_type, raw, architecture, kind)
     _read_conversions(hints, model_type)
+
+
+def _resolved(kind: Any, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with the keys that its class adds; {} if the class rejects it, which `check` reports."""
+    try:
+        return kind(**raw).to_dict()
+    except rejections():
+        return {}
+
+
+def _read_meaning(hints: Hints, model_type: str, raw: Mapping[str, Any], architecture: str, kind: Any) -> None:
+    """What the classes of the architecture compute for this config, and the keys that have no effect."""
+    file = modelling_file(model_type)
+    parts = parts_of(file, architecture, hints.resolved) if file is not None and hints.resolved else {}
+    if file is None or not parts:
+        return
+    hints.meaning = meaning_of(parts)
+    hints.inert = inert_keys(kind, raw, file)
+    hints.sources.append(f"transformers' {file.name}: the statements of {architecture}")
 
 
 def _read_modelling(hints: Hints, model_type: str) -> None:
     """Facts that no shape shows, from the text of transformers' modelling file."""
-    spec = find_spec("transformers")
-    place = Path(spec.origin).parent / "models" if spec and spec.origin else None
-    module = model_type.replace("-", "_")
-    file = place / module / f"modeling_{module}.py" if place else None
-    if file is None or not file.is_file():
+    file = modelling_file(model_type)
+    if file is None:
         return
     text = file.read_text("utf-8")
     hints.rope = re.search("rotary|rotate", text, re.IGNORECASE) is not None
@@ -87,6 +113,8 @@ def _read_modelling(hints: Hints, model_type: str) -> None:
         hints.sources.append(f"transformers' {file.name}: the order of q, k and v in one tensor")
     if re.search(r"1\.0 \+ self\.weight|self\.weight(\.float\(\))? \+ 1", text):
         hints.norm = "OnePlusRMSNorm"
+    elif re.search(r"mean = hidden_states\.mean\(-1, keepdim=True\)", text):
+        hints.norm = "ScaleNorm"
     elif re.search(r"self\.weight \* hidden_states\.to\(input_dtype\)", text):
         hints.norm = "RMSNorm"
     elif re.search(r"\(self\.weight(\.to\(torch\.float32\))? \* hidden_states\)\.to\(input_dtype\)", text):

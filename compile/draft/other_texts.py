@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bringup.compile.draft.facts import Facts
-from bringup.compile.draft.graph_text import comment
+from bringup.compile.draft.questions import comment
 from bringup.compile.draft.quoted import quoted, tuple_of
 from bringup.compile.draft.readings import DEFAULTS
 

@@ -88,16 +88,31 @@ def _matrix(tensors: Tensors, target: str) -> Slot:
 def _rotated(facts: Facts, tensors: Tensors, target: str, role: str) -> Slot:
     """Queries and keys: their rows are in the order in which rope rotates them, halves or pairs."""
     slot, heads = _matrix(tensors, target), {"q": "h", "k": "g"}[role]
-    if facts.sizes.d % 2 or facts.raw.get("partial_rotary_factor") or facts.roles.has("q_norm"):
+    partial = rotates_part(facts)
+    if facts.sizes.d % 2 or facts.roles.has("q_norm") or (partial and facts.hints.pairs is not True):
         return slot
     rest = " m" if tensors.p == "weight" else ""
     rows, halves = f"({heads} pair two){rest}", f"({heads} d:(two pair)){rest}"
     sizes = "pair=config.head_dim // 2, two=2"
     text = f'S({tensors.quoted}, "{rows}", {sizes}).mv("{rows} -> {halves}", {sizes})'
+    if partial:
+        whole = f'S({tensors.quoted}, "({heads} d){rest}", d=config.head_dim)'
+        whole += f'.mv("({heads} d){rest} -> {heads} d{rest}", d=config.head_dim)'
+        turned = "config.rope.channels(config.head_dim)"
+        parts = f'{whole}.split("d", {turned}, config.head_dim - {turned})'
+        back = f'.mv("{heads} (pair two){rest} -> {heads} d:(two pair){rest}", two=2)'
+        text = f'cat({parts}[0]{back}, {parts}[1], axis="d").mv("{heads} d{rest} -> ({heads} d){rest}")'
     pairs = Reading("rope rotates pairs of channels", {target: text})
     slot.readings[0] = Reading("rope rotates halves of a head", slot.readings[0].rules)
     slot.readings.insert(0 if facts.hints.pairs else 1, pairs)
     return slot
+
+
+def rotates_part(facts: Facts) -> bool:
+    """Whether rope rotates a part of a head's channels."""
+    group: Any = facts.raw.get("rope_parameters")
+    tables: list[Mapping[str, Any]] = [group if isinstance(group, Mapping) else {}, facts.raw]
+    return any(table.get("partial_rotary_factor") not in (None, 1) for table in tables)
 
 
 def _qkv(facts: Facts, tensors: Tensors) -> Slot:
@@ -198,6 +213,8 @@ def _gate_up(facts: Facts, tensors: Tensors, names: Mapping[str, str]) -> Slot:
             ("a row of up, a row of the gate, and so on", turns[::-1]),
         )
     ]  # fmt: skip
+    if facts.hints.meaning and facts.hints.meaning.gate_first is False:
+        readings = [readings[1], readings[0], *readings[2:]]
     if experts:
         flipped = [f'S({tensors.quoted}, "e m out:(f | f)", f={f}).split("out", {f}, {f})[{at}]' for at in (0, 1)]
         readings.append(Reading("the gate, then up; in out", dict(zip(targets, flipped, strict=True))))

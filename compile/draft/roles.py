@@ -160,6 +160,8 @@ def _by_name(tensors: Tensors, hints: Hints) -> str:
     if not tensors.in_layers:
         return next((role for role, names in TOP.items() if last in names), "")
     place = _place(words[:-1], last)
+    if place is NORMS and hints.meaning and last in hints.meaning.norm_roles:
+        return hints.meaning.norm_roles[last]
     if place not in (NORMS, SHARED) and last in hints.roles and hints.roles[last] in place:
         return hints.roles[last]
     if last in hints.packed and place is not SHARED:

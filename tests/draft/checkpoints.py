@@ -14,9 +14,14 @@ SIZES: dict[str, Any] = {
     "vocab_size": 131, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 6,
     "num_key_value_heads": 3, "max_position_embeddings": 256, "eos_token_id": 2, "pad_token_id": 1, "bos_token_id": 0,
 }  # fmt: skip
+SCALES = {"attention_multiplier": 0.2, "embedding_multiplier": 12.0, "logits_scaling": 8.0, "residual_multiplier": 0.22}
+WINDOWS = {"sliding_window": 32, "num_hidden_layers": 4}  # with both kinds of layers, and with and without rope
 MORE: dict[str, dict[str, Any]] = {
-    "granite": {"attention_multiplier": 0.2, "embedding_multiplier": 12.0, "logits_scaling": 8.0,
-                "residual_multiplier": 0.22},
+    "granite": SCALES,
+    "granitemoe": {**SCALES, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "cohere2": WINDOWS, "exaone4": WINDOWS, "olmo3": WINDOWS, "smollm3": {**WINDOWS, "use_sliding_window": True},
+    "gemma": {"head_dim": 8}, "glm": {"head_dim": 8}, "glm4": {"head_dim": 8}, "hunyuan_v1_dense": {"head_dim": 8},
+    "flex_olmo": {"num_experts": 4, "num_experts_per_tok": 2}, "ministral3": {"head_dim": 8},
     "olmo": {"num_key_value_heads": 6},
     "helium": {"head_dim": 8},
     "seed_oss": {"head_dim": 8},

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from bringup.adapters import open_checkpoint
 from bringup.compile.draft.draft import Draft, draft, write_draft
+from bringup.compile.draft.hints import Hints
 from bringup.compile.job import open_job
 from bringup.diagnostics import BringupError
 from bringup.graphs import registry
@@ -48,8 +49,10 @@ def test_its_logits(kind: str, tmp_path: Path) -> None:
     assert_same_logits(drafted(source, tmp_path / "draft")[1], source)
 
 
-def test_what_is_left_open(tmp_path: Path) -> None:
-    """Cohere: one norm a layer, and a word that multiplies logits. The check rejects it until it is read."""
+def test_what_is_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cohere without hints: one norm a layer, and a word that multiplies logits, which the check rejects until it is
+    read."""
+    monkeypatch.setattr("bringup.compile.draft.draft.hints_of", lambda raw, architecture: Hints())
     source = save("cohere", tmp_path / "cohere")
     found, model = drafted(source, tmp_path / "draft")
     texts = [question.text for question in found.questions]
@@ -177,8 +180,7 @@ def test_vllm_s_table_is_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_words_that_nobody_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Roles by shape alone: the draft fits, and asks which of the same shape is which."""
-    monkeypatch.setattr("bringup.compile.draft.draft.hints_of", lambda raw, architecture: __import__(
-        "bringup.compile.draft.hints", fromlist=["Hints"]).Hints())  # fmt: skip
+    monkeypatch.setattr("bringup.compile.draft.draft.hints_of", lambda raw, architecture: Hints())
     source = save("helium", tmp_path / "helium")
     tensors = load_file(source / "model.safetensors")
     tensors = {name.replace("k_proj", "foo").replace("v_proj", "bar"): array for name, array in tensors.items()}

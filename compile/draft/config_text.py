@@ -1,0 +1,192 @@
+"""The text of a drafted config class: it reads the keys whose meaning is known, and asks about the others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from bringup.compile.draft.facts import Facts, bias_key
+from bringup.compile.draft.meaning_text import layer_ropes, meaning_text, table_of, windows_text
+from bringup.compile.draft.questions import comment
+from bringup.compile.draft.quoted import one_line, quoted, tuple_of
+from bringup.graphs.config.neutral import NEUTRAL
+from bringup.shown import short, shown
+
+
+def config_text(facts: Facts, read: frozenset[str]) -> str:
+    fields: list[str] = []
+    biases: list[str] = []
+    notes = ""
+    for part, field in (("qkv", "attention_bias"), ("o", "out_bias"), ("mlp", "mlp_bias")):
+        has, key = bias_key(facts, part)
+        if key and not (facts.mlp == "experts" and part == "mlp"):
+            fields.append(f"    {field}: bool\n")
+            biases.append(f"            {field}=fields.get({quoted(key)}, bool, {quoted(facts.default(key, has))}),\n")
+    if facts.mlp == "experts":
+        fields += ["    num_experts: int\n", "    experts_per_token: int\n", "    expert_ffn: int\n"]
+        fields += ["    normalise: bool\n"]
+        fields += ["    shared_ffn: int\n"] if facts.shared else []
+        biases += _experts(facts)
+    layers = quoted(facts.keys["num_hidden_layers"])
+    lines = [f"        layers = fields.layers({layers})\n", *windows_text(facts), *_common(facts)]
+    written = meaning_text(facts)
+    fields, biases, lines = fields + written.fields, biases + written.values, lines + written.lines
+    if not facts.hints.defaults:
+        notes += comment(facts.ask("what absent keys of config.json mean is not known: the values below are Llama's"))
+    if facts.hints.rope is False:
+        notes += comment(facts.ask("transformers' modelling file has no rope, which the draft rotates q and k with"))
+    if facts.parallel:
+        notes += f"        fields.only({quoted(facts.parallel)}, True)  # layers are parallel\n"
+    for key in sorted(facts.raw.keys() - read - NEUTRAL - {"layer_types"}) if read else ():
+        notes += _unread(facts, key)
+    model_type = facts.raw.get("model_type")
+    types = ""
+    if isinstance(model_type, str):
+        types = f"    model_types: ClassVar[tuple[str, ...]] = {tuple_of([model_type])}\n"
+    return (
+        "@dataclass(frozen=True, slots=True, kw_only=True)\n"
+        f"class {facts.title}Config(DecoderConfig):\n    family: ClassVar[str] = {quoted(facts.name)}\n{types}"
+        + ("\n" + "".join(fields) if fields else "")
+        + "\n    @classmethod\n    def from_fields(cls, fields: Fields) -> Self:\n"
+        + "".join(lines)
+        + notes
+        + f"        return cls(\n            **common,\n{''.join(biases)}        )\n"
+    )
+
+
+def _unread(facts: Facts, key: str) -> str:
+    """A key that is not read: only null and false are implemented, other values need an answer."""
+    value = facts.raw[key]
+    if key in facts.hints.inert:
+        return f"        fields.only({quoted(key)}, {quoted(value)})  # transformers does not read it\n"
+    if value is None or value is False:
+        question = facts.ask(f"`{short(key)}` is {value}: other values are rejected; write what they change")
+        return comment(question) + f"        fields.only({quoted(key)}, {quoted(value)})\n"
+    if key.endswith(("dropout", "dropout_prob")):
+        return f"        fields.get({quoted(key)}, float, 0.0)  # of training\n"
+    known = facts.hints.meaning.statements if facts.hints.meaning else ()
+    lines = [text for text in known if re.search(rf"\bconfig\.{re.escape(key)}\b", text)]
+    question = facts.ask(
+        f"`{short(key)}` is {shown(value)}: what does it change? `check` rejects it until `from_fields` reads it",
+    )
+    return comment(question) + "".join(f"        #      transformers: {one_line(short(text))}\n" for text in lines[:3])
+
+
+def _experts(facts: Facts) -> list[str]:
+    keys = facts.keys
+    normalise = f'fields.get("norm_topk_prob", bool, {quoted(facts.default("norm_topk_prob", False))})'
+    lines: list[str] = []
+    known = facts.hints.meaning.normalises if facts.hints.meaning else None
+    if "norm_topk_prob" in facts.raw and "norm_topk_prob" not in facts.hints.inert:
+        known = None
+    if known is not None:
+        normalise = quoted(known)
+    elif "norm_topk_prob" not in facts.raw:
+        question = facts.ask("do the shares of the chosen experts add up to 1?", "normalise=True", "normalise=False")
+        lines, normalise = [comment(question, " " * 12)], "True"
+    count, width = keys["experts"], keys.get("expert_width", keys["intermediate_size"])
+    return [
+        f"            num_experts=fields.experts({quoted(count)}, {facts.sizes.e}),\n",
+        f"            experts_per_token=fields.size({quoted(keys.get('per_token', 'num_experts_per_tok'))}, 2),\n",
+        f"            expert_ffn=fields.size({quoted(width)}),\n",
+        *(_shared(facts, width) if facts.shared else []),
+        *lines,
+        f"            normalise={normalise},\n",
+    ]
+
+
+def _shared(facts: Facts, width: str) -> list[str]:
+    """The width of the shared expert: its own key, or as many routed experts as another key states."""
+    keys = facts.keys
+    if "shared_width" in keys:
+        return [f"            shared_ffn=fields.size({quoted(keys['shared_width'])}),\n"]
+    return [f"            shared_ffn=fields.size({quoted(keys['shared_count'])}) * fields.size({quoted(width)}),\n"]
+
+
+def _common(facts: Facts) -> list[str]:
+    """`common = read_common(…)`, or each of its fields if a config has other keys for sizes."""
+    keys, default = facts.keys, facts.default
+    rope = {"theta": _theta(facts)}
+    group = table_of(facts.raw.get("rope_parameters"))
+    if "partial_rotary_factor" in facts.raw or "partial_rotary_factor" in group:
+        known = table_of(facts.hints.defaults.get("rope_parameters"))
+        rope["partial"] = known.get("partial_rotary_factor", 1.0)
+    eps = keys.get("eps", "rms_norm_eps")
+    positions, tied = default("max_position_embeddings", 2048), default("tie_word_embeddings", False)
+    activation = default(keys.get("act", "hidden_act"), "silu")
+    comments = ""
+    named = facts.states_kv_heads and all(
+        key == meaning for meaning, key in keys.items() if meaning.endswith(("_size", "_heads", "_layers"))
+    )
+    named = named and facts.raw.get(keys["intermediate_size"]) is not None
+    if ropes := layer_ropes(facts):
+        rope |= ropes if named else {}
+    if any(isinstance(value, Mapping) for value in group.values()) and not (ropes and named):
+        comments = comment(
+            facts.ask("`rope_parameters` has a table for each kind of layer, and the draft has one rope")
+        )
+    if "eps" not in keys:
+        comments += comment(facts.ask("the epsilon of the norms is not in config.json", f"eps={default(eps, 1e-5)}"))
+    if named:
+        own = {
+            "rms_norm_eps": eps,
+            "hidden_act": keys.get("act", "hidden_act"),
+            "head_dim": keys.get("head_dim", "head_dim"),
+        }
+        own = {theirs: ours for theirs, ours in own.items() if theirs != ours}
+        settings = {
+            "max_positions": positions, "eps": default(eps, 1e-5), "tied": tied, "activation": activation,
+            **({"keys": own} if own else {}), "nulls": ("num_key_value_heads", "head_dim"), **rope,
+        }  # fmt: skip
+        given = "".join(f"            {key}={quoted(value)},\n" for key, value in settings.items())
+        return [
+            comments,
+            f"        common = read_common(\n            fields,\n            windows,\n{given}        )\n",
+        ]
+    heads = f"fields.size({quoted(keys['num_attention_heads'])})"
+    before, kv = _key_heads(facts)
+    comments += before
+    d = f"fields.size({quoted(keys['head_dim'])}, hidden // heads)" if "head_dim" in keys else "hidden // heads"
+    given = ", ".join(f"{key}={quoted(value)}" for key, value in rope.items())
+    act = keys.get("act", "hidden_act")
+    width = ""
+    if facts.raw.get(keys["intermediate_size"]) is None:
+        state = "null" if keys["intermediate_size"] in facts.raw else "not in config.json"
+        question = facts.ask(f"`{short(keys['intermediate_size'])}` is {state}: is it 4 times the hidden size?")
+        comments, width = comments + comment(question), ", 4 * hidden, null=4 * hidden"
+    return [
+        comments,
+        f"        hidden, heads = fields.size({quoted(keys['hidden_size'])}), {heads}\n",
+        f"        head_dim = {d}\n",
+        f'        positions = fields.size("max_position_embeddings", {quoted(positions)})\n',
+        "        common = dict(\n",
+        f"            vocab_size=fields.size({quoted(keys['vocab_size'])}),\n",
+        "            max_positions=positions,\n            hidden=hidden,\n",
+        f"            ffn=fields.size({quoted(keys['intermediate_size'])}{width}),\n",
+        f"            num_heads=heads,\n            num_kv_heads={kv},\n            head_dim=head_dim,\n",
+        f"            activation=fields.choice({quoted(act)}, ACTIVATIONS, {quoted(activation)}),\n",
+        f"            eps=fields.positive({quoted(eps)}, {quoted(default(eps, 1e-5))}),\n",
+        f"            rope=RopeConfig.from_hf(fields, head_dim, positions, {given}),\n",
+        f'            tied_head=fields.get("tie_word_embeddings", bool, {quoted(tied)}),\n',
+        "            windows=windows,\n        )\n",
+    ]
+
+
+def _key_heads(facts: Facts) -> tuple[str, str]:
+    """The lines before the sizes and the expression for the number of key heads, as the tensors have them."""
+    key = facts.keys.get("num_key_value_heads")
+    stated = f"fields.size({quoted(key)})" if key else "heads"
+    if facts.states_kv_heads:
+        return "", stated
+    if facts.sizes.g == 1 and facts.multi_query:
+        line = f"        key_heads = {stated}\n" if key else ""
+        flag = f"fields.get({quoted(facts.multi_query)}, bool, True)"
+        return line, f"1 if {flag} else {'key_heads' if key else stated}"
+    text = f"the tensors have {facts.sizes.g} key heads, and no key of config.json states that number"
+    return comment(facts.ask(text)), str(facts.sizes.g)
+
+
+def _theta(facts: Facts) -> float:
+    group = table_of(facts.hints.defaults.get("rope_parameters"))
+    theta = group.get("rope_theta", facts.default("rope_theta", 10000.0))
+    return float(theta) if isinstance(theta, int | float) else 10000.0  # a table: one for each kind of layer

@@ -1,0 +1,131 @@
+"""The text for what transformers' code computes: factors, caps, windows, and the layers that rotate q and k."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from bringup.compile.draft.facts import Facts
+from bringup.compile.draft.quoted import quoted
+
+KINDS = frozenset({"full_attention", "sliding_attention"})
+
+
+@dataclass(slots=True)
+class Written:
+    """Declarations of config fields, their values, and lines after `common`."""
+
+    fields: list[str] = field(default_factory=list[str])
+    values: list[str] = field(default_factory=list[str])
+    lines: list[str] = field(default_factory=list[str])
+
+    def add(self, name: str, kind: str, value: str) -> None:
+        """A field of the config class."""
+        self.fields.append(f"    {name}: {kind}\n")
+        self.values.append(f"            {name}={value},\n")
+
+
+def meaning_text(facts: Facts) -> Written:
+    """What the modelling code states; nothing without transformers."""
+    written, meaning = Written(), facts.hints.meaning
+    if meaning is None:
+        return written
+    common = {"embedding": "embedding_scale", "scores": "query_scale", "scores root": "query_scale"}
+    for place, name in common.items():
+        if place in meaning.factors:
+            root = " ** -0.5" if place.endswith("root") else ""
+            written.lines.append(f'        common["{name}"] = {_positive(facts, meaning.factors[place])}{root}\n')
+    if meaning.sqrt_embedding:
+        written.lines.append('        common["embedding_scale"] = common["hidden"] ** 0.5\n')
+    for name, key in (("score_cap", meaning.score_cap), ("logit_cap", meaning.logit_cap)):
+        if key:
+            absent = facts.hints.defaults.get(key)
+            value = f"fields.optional({quoted(key)}, float)"
+            value += f" if {quoted(key)} in fields.raw else {quoted(absent)}" if absent is not None else ""
+            written.lines.append(f'        common["{name}"] = {value}\n')
+    if scaled(facts):
+        written.add("residual_scale", "float", _positive(facts, meaning.factors["residual"]))
+    if sign := logit_sign(facts):
+        written.add("logit_scale", "float", _positive(facts, meaning.factors[f"logits {sign}"]))
+    rope_in = {
+        "windows": "tuple(window is not None for window in windows)",
+        "windows or all": "tuple(window is not None or not any(windows) for window in windows)",
+    }.get(meaning.rope_in, f"tuple(map(bool, fields.indices({quoted(meaning.rope_in)})))")
+    if meaning.rope_in:
+        written.add("rotated", "tuple[bool, ...]", rope_in)
+    return written
+
+
+def _positive(facts: Facts, key: str) -> str:
+    absent = facts.hints.defaults.get(key)
+    number = f", {quoted(float(absent))}" if isinstance(absent, int | float) and absent > 0 else ""
+    return f"fields.positive({quoted(key)}{number})"
+
+
+def scaled(facts: Facts) -> bool:
+    """Whether attention and MLP are multiplied before they are added, in a layer that a draft can write."""
+    known = facts.hints.meaning
+    return known is not None and "residual" in known.factors and facts.norms == "before"
+
+
+def logit_sign(facts: Facts) -> str:
+    """How logits are scaled: `*`, `/`, or '' if they are not."""
+    factors = facts.hints.meaning.factors if facts.hints.meaning else {}
+    return next((sign for sign in "*/" if f"logits {sign}" in factors), "")
+
+
+def windows_text(facts: Facts) -> list[str]:
+    """The lines that define `windows`, one of each layer."""
+    raw, meaning = facts.raw, facts.hints.meaning
+    has = raw.get("sliding_window") is not None or "sliding_window" in facts.hints.defaults
+    if not has or (meaning is not None and not meaning.windows):
+        unused = '        fields.optional("sliding_window", int)  # without effect\n'
+        lines = [unused] if meaning is not None and "sliding_window" in raw else []
+        every = "alternating_windows(fields, layers, None, full_every=1)"
+        return [*lines, f"        windows = {every if 'layer_types' in raw else '(None,) * layers'}\n"]
+    absent, lines = facts.hints.defaults.get("sliding_window"), list[str]()
+    size = "sliding_window(fields)" if absent is None else f"sliding_window(fields, {quoted(absent)})"
+    if "use_sliding_window" in raw:
+        used = quoted(facts.default("use_sliding_window", False))
+        lines.append('        fields.optional("sliding_window", int)  # 0 or any number if not used\n')
+        lines.append(f'        used = fields.get("use_sliding_window", bool, {used})\n')
+        lines.append(f"        window = {size} if used else None\n")
+        size = "window"
+    types = raw.get("layer_types") or facts.hints.resolved.get("layer_types")
+    every = _full_every(types)
+    if every:
+        key = "sliding_window_pattern"
+        count = f"fields.size({quoted(key)}, {every})" if raw.get(key) == every and every > 1 else str(every)
+        return [*lines, f"        windows = alternating_windows(fields, layers, {size}, full_every={count})\n"]
+    if isinstance(raw.get("layer_types"), list):
+        return [*lines, f"        windows = alternating_windows(fields, layers, {size}, full_every=1)\n"]
+    return [*lines, f"        windows = ({size},) * layers\n"]
+
+
+def _full_every(types: object) -> int:
+    """N if the N-th layer of every N has full attention and the others a window; 0 otherwise."""
+    kinds = cast("list[Any]", types) if isinstance(types, list) else []
+    if not kinds or not set(map(str, kinds)) <= KINDS or "full_attention" not in kinds:
+        return 0
+    every = kinds.index("full_attention") + 1
+    same = all((kind == "full_attention") == ((at + 1) % every == 0) for at, kind in enumerate(kinds))
+    return every if same else 0
+
+
+def layer_ropes(facts: Facts) -> dict[str, Any]:
+    """The settings of `read_common` for a rope of layers with full attention and one of layers with a window."""
+    group = facts.raw.get("rope_parameters")
+    if not isinstance(group, Mapping) or not set(cast("Mapping[str, Any]", group)) <= KINDS or not group:
+        return {}
+    absent = facts.hints.defaults.get("rope_parameters")
+    thetas: dict[str, float] = {}
+    for kind in KINDS:
+        theta = table_of(table_of(absent).get(kind)).get("rope_theta")
+        thetas[kind] = float(theta) if isinstance(theta, int | float) else 10000.0
+    return {"theta": thetas["full_attention"], "local_theta": thetas["sliding_attention"]}
+
+
+def table_of(value: object) -> Mapping[str, Any]:
+    """A table of config.json; {} for another value, which the config class reports."""
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}

@@ -1,0 +1,24 @@
+"""Questions of a draft, and their text as comments of a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bringup.compile.draft.quoted import one_line
+
+
+@dataclass(slots=True)
+class Question:
+    """A question that neither names nor shapes answer. `choices`: the draft's answer first, then the alternatives."""
+
+    number: int
+    text: str
+    choices: tuple[str, ...] = ()
+
+
+def comment(question: Question, indent: str = "        ") -> str:
+    """A question as comments, one choice on each line."""
+    lines = [f"{indent}# ? {question.number}. {one_line(question.text)}"]
+    for at, choice in enumerate(question.choices):
+        lines.append(f"{indent}#      {'  or' if at else 'here'}: {one_line(choice)}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,133 @@
+"""What transformers' code computes beside tensors is in the draft, or a question: factors, norms, rope, windows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bringup.adapters import open_checkpoint
+from bringup.compile.draft.draft import Draft, draft, write_draft
+from bringup.compile.draft.meaning import meaning_of
+from bringup.compile.draft.modelling import parts_of
+from bringup.testing import assert_fits, assert_same_logits
+from tests.draft.checkpoints import save
+
+# By kind: words of the drafted graph, without which its logits would be others.
+WRITTEN = {
+    "granite": ("ScaledLayer(", "embedding_scale", "query_scale", "/ self.config.logit_scale"),
+    "granitemoe": ("ScaledLayer(", "normalise=True"),
+    "gemma": ('common["hidden"] ** 0.5', "norm = OnePlusRMSNorm"),
+    "glm": ('norms="before"',),
+    "glm4": ('norms="around"',),
+    "hunyuan_v1_dense": ("LateNormAttention(",),
+    "smollm3": ("NoRopeAttention", 'fields.indices("no_rope_layers")', "if used else None"),
+    "exaone4": ("window is not None or not any(windows)", 'norms="after"'),
+    "cohere2": ("window is not None for window in windows", "norm = ScaleNorm", "ParallelLayer("),
+    "olmo3": ("local_theta=", "rope=int("),
+    "cohere": ("* self.config.logit_scale", "ParallelLayer("),
+    "flex_olmo": ('norms="after"',),
+}  # fmt: skip
+
+
+def drafted(kind: str, folder: Path) -> tuple[Draft, Path, Path]:
+    source = save(kind, folder / kind)
+    found = draft(open_checkpoint(source, headers_only=True))
+    write_draft(found, folder / "draft")
+    return found, folder / "draft" / f"{found.name}.py", source
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_no_question_remains(kind: str, tmp_path: Path) -> None:
+    found, model, source = drafted(kind, tmp_path)
+    assert [each.text for each in found.questions if not _harmless(each.text)] == []
+    text = found.files[f"{kind}_graph.py"]
+    for word in WRITTEN[kind]:
+        assert word in text
+    assert_fits(model, source)
+    for name in (f"{kind}_graph.py", f"{kind}_adapter.py"):
+        lines = [line for line in found.files[name].splitlines() if not line.lstrip().startswith("#")]
+        assert max(map(len, lines)) <= 140, name
+
+
+def _harmless(text: str) -> bool:
+    """Questions on GGUF files, and on values that this checkpoint does not have."""
+    return text.startswith("GGUF") or text.endswith("write what they change")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_logits(kind: str, tmp_path: Path) -> None:
+    _, model, source = drafted(kind, tmp_path)
+    assert_same_logits(model, source)
+
+
+def test_what_the_parts_lack_is_a_question(tmp_path: Path) -> None:
+    """Ministral 3 multiplies queries by a number that grows with the position: no tensor and no own key shows it."""
+    found, _, _ = drafted("ministral3", tmp_path)
+    (text,) = [each.text for each in found.questions if each.text.startswith("transformers' Attention computes")]
+    assert "query_states * get_llama_4_attn_scale(" in text
+    assert "def layer(self" in found.files["ministral3_graph.py"].partition("get_llama_4_attn_scale")[0]
+
+
+def test_the_statements_of_a_question(tmp_path: Path) -> None:
+    """A key that is not read, with the lines of transformers that do."""
+    source = save("olmo", tmp_path / "olmo")
+    raw = json.loads((source / "config.json").read_text()) | {"clip_qkv": 0.5}
+    (source / "config.json").write_text(json.dumps(raw))
+    found = draft(open_checkpoint(source, headers_only=True))
+    lines = found.files["olmo_graph.py"].splitlines()
+    at = next(index for index, line in enumerate(lines) if "`clip_qkv` is 0.5" in line)
+    assert "transformers: query_states.clamp_(min=-config.clip_qkv, max=config.clip_qkv)" in lines[at + 1]
+
+
+CODE = """
+class NewAttention:
+    def __init__(self, config, layer_idx):
+        self.scaling = {scaling}
+        self.factor = config.factor
+
+    def forward(self, hidden_states, position_embeddings):
+        query_states = self.q_proj(hidden_states)
+        cos, sin = position_embeddings
+        query_states, key_states = apply_rotary_pos_emb(query_states, key_states, cos, sin)
+        if self.factor is not None:
+            query_states = query_states * self.factor
+        attn_output, _ = attention_interface(self, query_states, key_states, value_states, None, scaling=self.scaling)
+        return self.o_proj(attn_output)
+
+
+class NewForCausalLM:
+    def __init__(self, config):
+        self.attention = NewAttention(config, 0)
+
+    def forward(self, input_ids):
+        return self.attention(input_ids)
+"""
+
+
+@pytest.mark.parametrize(
+    ("scaling", "factor", "rest", "factors"),
+    [
+        ("self.head_dim ** -0.5", None, [], {}),
+        ("self.head_dim ** -0.5", 2.0, ["query_states = query_states * config.factor"], {}),
+        ("config.scale", None, [], {"scores": "scale"}),
+        ("config.scale ** -0.5", None, [], {"scores root": "scale"}),
+        ("config.scale * 2", None, ["self.scaling = config.scale * 2"], {}),
+    ],
+)
+def test_a_statement_is_explained_or_a_question(
+    scaling: str, factor: float | None, rest: list[str], factors: dict[str, str], tmp_path: Path
+) -> None:
+    """Branches that the config excludes are left out; arithmetic that no part has is not."""
+    file = tmp_path / "modeling_new.py"
+    file.write_text(CODE.format(scaling=scaling))
+    meaning = meaning_of(parts_of(file, "NewForCausalLM", {"factor": factor}))
+    assert meaning.unexplained.get("Attention", []) == rest
+    assert meaning.factors == factors
+
+
+def test_an_architecture_that_the_file_lacks(tmp_path: Path) -> None:
+    (tmp_path / "modeling_new.py").write_text(CODE.format(scaling="1"))
+    assert parts_of(tmp_path / "modeling_new.py", "OtherForCausalLM", {}) == {}
