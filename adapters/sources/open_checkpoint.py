@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from bringup import plugins
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
+from bringup.adapters.checkpoints.config_places import ConfigPlaces
 from bringup.adapters.checkpoints.files import opened, refuse_lfs_pointer, some, unreadable
 from bringup.adapters.checkpoints.folder import FILE
 from bringup.adapters.checkpoints.folder_layout import TORCH_SUFFIXES
@@ -205,6 +206,7 @@ def _opened_by(reader: Reader, path: Path, facts: dict[str, Any]) -> Checkpoint:
         format=reader.name,
         headers=found.headers,
         config=config.words,
+        places=config.places,
         read=found.read,
         load=found.load,
         in_place=_in_place(reader, found),
@@ -241,6 +243,7 @@ def _open_gguf(path: Path, facts: dict[str, Any]) -> Checkpoint:
         format="gguf",
         headers=headers,
         config=dialect.config(hyper) if dialect else hyper.unread(),
+        places=ConfigPlaces(path.name),
         gguf=hyper,
         read=read_mapped,
         load=read_loaded,
