@@ -152,7 +152,7 @@ def _longest(fields: Fields, derived: int, keys: Sequence[str]) -> int:
         if fields.raw.get(key) is None:
             continue
         if source and longest > derived:
-            fields.overridden(key, longest, source, derived)
+            fields.overridden(key, longest, fields.path(source), derived)
         elif not source or longest < derived:
             source, derived = key, longest
     return derived
