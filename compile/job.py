@@ -19,6 +19,7 @@ from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.planning.expected_headers import as_declared, published
 from bringup.adapters.planning.plan import Plan, make_plan
 from bringup.adapters.sources.open_checkpoint import Access, not_there, open_checkpoint
+from bringup.adapters.sources.sharded_state import refuse_rank
 from bringup.arguments import FLOAT_DTYPES, choice, mapping, path
 from bringup.compile.adapter_file import adapter_of, as_stored
 from bringup.compile.auto_dtype import dtype_of
@@ -182,7 +183,10 @@ def _open(
         raise fail("BU005", "the name of the checkpoint is empty", help="give a checkpoint with --checkpoint SRC")
     if checkpoint is not None:
         _ = path("checkpoint", checkpoint)
-        return open_checkpoint(checkpoint, partial=True, **access._asdict()), ""
+        opened = open_checkpoint(checkpoint, partial=True, **access._asdict())
+        if "path" in opened.provenance:
+            refuse_rank(Path(opened.provenance["path"]))
+        return opened, ""
     if repository is None:
         message = f"`{model}` has no published checkpoint" if model else "neither a model nor a checkpoint is given"
         raise fail("BU005", message, help="give a checkpoint with --checkpoint SRC")

@@ -31,6 +31,7 @@ from bringup.adapters.sources.file_readers import (
     registered_readers,
 )
 from bringup.adapters.sources.second_source import split_prefix, with_second
+from bringup.adapters.sources.sharded_state import refuse_ranks
 from bringup.diagnostics import BringupError, Severity, did_you_mean, fail
 from bringup.spec import TensorInfo
 from bringup.system.os_errors import reason
@@ -185,6 +186,7 @@ def _no_weights(folder: Path, ggufs: Sequence[str], failed: Sequence[BringupErro
     if ggufs:
         help = f"name one of them, such as {folder / ggufs[0]}"
         return fail("BU218", f"`{folder}` has {len(ggufs)} GGUF files: {some(ggufs)}", help=help)
+    refuse_ranks(folder)
     archives = [name for name in names if name.endswith(".npz")]
     if archives:
         help = f"name one of them, such as {folder / archives[0]}"
