@@ -99,11 +99,12 @@ def open_job(
         raise BringupError(*(opened.findings if opened else ()), *missing.findings)
     named, family = family is not None, family or by_architecture(architectures(raw), quantisation(raw))
     check_identity(family, raw, allow, named=named)
+    places = ConfigPlaces(_name_of(config)) if given is not None else opened.places if opened else IN_CONFIG
     settings, findings = family.load("config").read(raw, allow)
     findings = [*(opened.findings if opened else ()), *findings]
     unknown = frozenset(finding.parameter for finding in findings if finding.stops)
     if unknown:
-        raw, settings = _with_stand_ins(family, raw, findings, opened, allow, options)
+        raw, settings = _with_stand_ins(family, raw, [*map(places.in_file, findings)], opened, allow, options)
     built = adapter_of(family, opened, adapter, settings)
     graph = build_graph(family.load("graph"), settings, dtype_of(dtype, opened, built), options)
     if opened is None:
@@ -125,7 +126,7 @@ def open_job(
         checkpoint=opened,
         plan=plan,
         config=raw,
-        places=opened.places if given is None else ConfigPlaces(_name_of(config)),
+        places=places,
         model=str(Path(model).resolve()) if model and model.endswith(".py") else model,
         adapter_file=str(Path(adapter).resolve()) if adapter else None,
         allow=allow,
@@ -213,7 +214,9 @@ def _in_dialect(
     dialect = dialect_of(family, hyper) if family else None
     if dialect is None and given is None:
         raise no_dialect(hyper, family)
-    return family, replace(opened, config=dialect.config(hyper)) if dialect else opened
+    if dialect is None:
+        return family, opened
+    return family, replace(opened, config=dialect.config(hyper), places=dialect.places(hyper))
 
 
 def _name_of(config: object) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bringup import plugins
+from bringup.adapters.checkpoints.config_places import ConfigPlaces
 from bringup.adapters.checkpoints.gguf_config import Hyperparameters
 from bringup.adapters.checkpoints.gguf_rope import PREFIX, rope_scaling
 from bringup.adapters.planning.adapter import Adapter
@@ -101,6 +102,11 @@ class Dialect:
         rest = {key: value for key, value in own.items() if key not in known and not (rope and key.startswith(PREFIX))}
         rest = {f"{hyper.architecture}.{key}": value for key, value in rest.items()}
         return config | dict(self.derived(hyper)) | dict(hyper.tokens) | rest
+
+    def places(self, hyper: Hyperparameters) -> ConfigPlaces:
+        """The keys of `config` under their names in the file."""
+        names = {name: f"{hyper.architecture}.{key}" for key, name in self.keys.items() if name}
+        return ConfigPlaces(hyper.path.name, names=names)
 
     def _sizes_of_experts(self, hyper: Hyperparameters) -> dict[str, int]:
         """The sizes of experts that the metadata lacks, from the shapes of tensors."""

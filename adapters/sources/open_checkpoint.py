@@ -245,7 +245,7 @@ def _open_gguf(path: Path, facts: dict[str, Any]) -> Checkpoint:
         format="gguf",
         headers=headers,
         config=dialect.config(hyper) if dialect else hyper.unread(),
-        places=ConfigPlaces(path.name),
+        places=dialect.places(hyper) if dialect else ConfigPlaces(path.name),
         gguf=hyper,
         read=read_mapped,
         load=read_loaded,

@@ -74,6 +74,7 @@ def check_job(job: Job) -> Report:
     report = _checked(job)
     if job.adapter.by_name:
         report.findings = in_terms_of_weights(job.plan, report.findings)
+    report.findings = [job.places.in_file(finding) for finding in report.findings]
     report.seconds = time.perf_counter() - start
     return report
 
