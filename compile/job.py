@@ -12,14 +12,17 @@ from typing import Any
 
 from bringup.adapters.checkpoints.bounded_json import read_config
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
+from bringup.adapters.checkpoints.config_places import IN_CONFIG, ConfigPlaces
 from bringup.adapters.checkpoints.memory import dict_checkpoint
 from bringup.adapters.dialects.dialect import dialect_of, family_of, no_dialect
 from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.planning.expected_headers import as_declared, published
 from bringup.adapters.planning.plan import Plan, make_plan
 from bringup.adapters.sources.open_checkpoint import Access, not_there, open_checkpoint
+from bringup.adapters.sources.sharded_state import refuse_rank
 from bringup.arguments import FLOAT_DTYPES, choice, mapping, path
 from bringup.compile.adapter_file import adapter_of, as_stored
+from bringup.compile.auto_dtype import dtype_of
 from bringup.compile.planned import planned
 from bringup.compile.stand_ins import without_unknown
 from bringup.diagnostics import BringupError, Diagnostic, Severity, fail
@@ -29,7 +32,6 @@ from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.options import GraphOptions, as_options, build_graph
 from bringup.graphs.identity import check_identity
 from bringup.graphs.registry import Family, by_architecture, by_name
-from bringup.spec import DTYPES, FLOATS, TensorInfo
 
 Word = str | os.PathLike[str]
 DEFAULTS = GraphOptions()
@@ -46,6 +48,7 @@ class Job:
     checkpoint: Checkpoint
     plan: Plan
     config: Mapping[str, Any]  # config.json, from which the graph was created
+    places: ConfigPlaces = IN_CONFIG  # the files that state its keys
     model: str | None = None  # the name that the user passed; for a file its full path
     adapter_file: str | None = None
     allow: Mapping[str, str] = field(default_factory=dict[str, str])  # accepted config keys, with reasons
@@ -96,13 +99,14 @@ def open_job(
         raise BringupError(*(opened.findings if opened else ()), *missing.findings)
     named, family = family is not None, family or by_architecture(architectures(raw), quantisation(raw))
     check_identity(family, raw, allow, named=named)
+    places = ConfigPlaces(_name_of(config)) if given is not None else opened.places if opened else IN_CONFIG
     settings, findings = family.load("config").read(raw, allow)
     findings = [*(opened.findings if opened else ()), *findings]
     unknown = frozenset(finding.parameter for finding in findings if finding.stops)
     if unknown:
-        raw, settings = _with_stand_ins(family, raw, findings, opened, allow, options)
+        raw, settings = _with_stand_ins(family, raw, [*map(places.in_file, findings)], opened, allow, options)
     built = adapter_of(family, opened, adapter, settings)
-    graph = build_graph(family.load("graph"), settings, _dtype(dtype, opened, built), options)
+    graph = build_graph(family.load("graph"), settings, dtype_of(dtype, opened, built), options)
     if opened is None:
         from bringup.adapters.sources.dummy import dummy_checkpoint  # imports hashlib
 
@@ -122,6 +126,7 @@ def open_job(
         checkpoint=opened,
         plan=plan,
         config=raw,
+        places=places,
         model=str(Path(model).resolve()) if model and model.endswith(".py") else model,
         adapter_file=str(Path(adapter).resolve()) if adapter else None,
         allow=allow,
@@ -179,7 +184,10 @@ def _open(
         raise fail("BU005", "the name of the checkpoint is empty", help="give a checkpoint with --checkpoint SRC")
     if checkpoint is not None:
         _ = path("checkpoint", checkpoint)
-        return open_checkpoint(checkpoint, partial=True, **access._asdict()), ""
+        opened = open_checkpoint(checkpoint, partial=True, **access._asdict())
+        if "path" in opened.provenance:
+            refuse_rank(Path(opened.provenance["path"]))
+        return opened, ""
     if repository is None:
         message = f"`{model}` has no published checkpoint" if model else "neither a model nor a checkpoint is given"
         raise fail("BU005", message, help="give a checkpoint with --checkpoint SRC")
@@ -206,7 +214,14 @@ def _in_dialect(
     dialect = dialect_of(family, hyper) if family else None
     if dialect is None and given is None:
         raise no_dialect(hyper, family)
-    return family, replace(opened, config=dialect.config(hyper)) if dialect else opened
+    if dialect is None:
+        return family, opened
+    return family, replace(opened, config=dialect.config(hyper), places=dialect.places(hyper))
+
+
+def _name_of(config: object) -> str:
+    """The name of a config in messages: its path, or the argument's name for a mapping."""
+    return "config" if isinstance(config, Mapping) else str(config)
 
 
 def tokenizer_file(place: Word) -> Path:
@@ -228,38 +243,6 @@ def _config_of(config: Word | Mapping[str, Any] | None) -> Mapping[str, Any] | N
     if not os.path.lexists(file):
         raise not_there(str(file), help="give the path of a config.json")
     return read_config(file)
-
-
-def _dtype(requested: str, checkpoint: Checkpoint | None, adapter: Adapter) -> str:
-    """The requested dtype, or the float type of most bytes of the weights; quantised ones become float32."""
-    if requested != "auto":
-        return requested
-    most = _most(checkpoint.headers if checkpoint else {}, adapter)
-    return most if most in FLOATS - {"float64"} else "float32"
-
-
-def _most(headers: Mapping[str, TensorInfo], adapter: Adapter) -> str:
-    """The dtype with the most bytes, ignoring dropped tensors, which are looked up only if they can decide."""
-    weight: dict[str, int] = {}
-    for info in headers.values():
-        weight[info.dtype] = weight.get(info.dtype, 0) + _nbytes(info)
-    while len(weight) > 1:
-        names = adapter.names(headers)
-        first, second = sorted(weight, key=lambda dtype: weight[dtype], reverse=True)[:2]
-        counted = 0
-        for name, info in names.items():
-            if info.dtype == first and not adapter.drops_tensor(name, names):
-                counted += _nbytes(info)
-                if counted > weight[second]:
-                    return first
-        if counted == weight[first]:
-            return first
-        weight[first] = counted
-    return next(iter(weight), "float32")
-
-
-def _nbytes(info: TensorInfo) -> int:
-    return info.nbytes or DTYPES[info.dtype].nbytes(info.shape)
 
 
 def as_job(given: object) -> Job:

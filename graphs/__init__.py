@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from bringup.graphs.config.moe import RoutingConfig as RoutingConfig
     from bringup.graphs.config.rope import RopeConfig as RopeConfig
     from bringup.graphs.config.unquantized import UnquantizedModules as UnquantizedModules
+    from bringup.graphs.config.windows import alternating_windows as alternating_windows
+    from bringup.graphs.config.windows import sliding_window as sliding_window
+    from bringup.graphs.config.windows import switched_window as switched_window
+    from bringup.graphs.config.windows import window_of_layers as window_of_layers
     from bringup.graphs.core.axes import Axis as Axis
     from bringup.graphs.core.form import Form as Form
     from bringup.graphs.core.graph import Graph as Graph
@@ -31,11 +35,8 @@ if TYPE_CHECKING:
     from bringup.graphs.decoder import Decoder as Decoder
     from bringup.graphs.decoder import DecoderConfig as DecoderConfig
     from bringup.graphs.decoder import PreNormLayer as PreNormLayer
-    from bringup.graphs.decoder import alternating_windows as alternating_windows
     from bringup.graphs.decoder import context_length as context_length
     from bringup.graphs.decoder import read_common as read_common
-    from bringup.graphs.decoder import sliding_window as sliding_window
-    from bringup.graphs.decoder import window_of_layers as window_of_layers
     from bringup.graphs.layers.attention import GroupedAttention as GroupedAttention
     from bringup.graphs.layers.embedding import Embedding as Embedding
     from bringup.graphs.layers.kv_cache import KVCache as KVCache
@@ -86,10 +87,8 @@ else:
         "core.signature": "Declared Signature",
         "core.step": "BLOCK FIELDS Step",
         "core.to_torch": "to_torch",
-        "decoder": (
-            "CausalLM Decoder DecoderConfig PreNormLayer alternating_windows context_length read_common sliding_window "
-            "window_of_layers"
-        ),
+        "config.windows": "alternating_windows sliding_window switched_window window_of_layers",
+        "decoder": "CausalLM Decoder DecoderConfig PreNormLayer context_length read_common",
         "layers.attention": "GroupedAttention",
         "layers.embedding": "Embedding",
         "layers.kv_cache": "KVCache",

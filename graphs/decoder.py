@@ -20,7 +20,6 @@ from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.norm import Norm, RMSNorm
 from bringup.graphs.layers.rotary import rope_rows
 from bringup.graphs.ops.activation import ACTIVATIONS, soft_cap
-from bringup.shown import shown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -152,7 +151,7 @@ def _longest(fields: Fields, derived: int, keys: Sequence[str]) -> int:
         if fields.raw.get(key) is None:
             continue
         if source and longest > derived:
-            fields.overridden(key, longest, source, derived)
+            fields.overridden(key, longest, fields.path(source), derived)
         elif not source or longest < derived:
             source, derived = key, longest
     return derived
@@ -165,42 +164,6 @@ def context_length(rope: RopeConfig, stated: int) -> int:
     (`get_context_length`).
     """
     return max(1, int(min(stated * rope.context_factor, MOST_ELEMENTS)))
-
-
-def window_of_layers(fields: Fields, layers: int, window: int | None) -> tuple[int | None, ...] | None:
-    """The sliding window of each layer by `layer_types`, in tokens; None if the config has no `layer_types`.
-
-    Reports BU122 for an invalid list, and an error for a window layer without `sliding_window`.
-    """
-    types = fields.strings("layer_types")
-    if types is None:
-        return None
-    if len(types) != layers or not set(types) <= {"full_attention", "sliding_attention"}:
-        fields.error("BU122", f"`layer_types` is {shown(types)}; {layers} of full_ or sliding_attention", "layer_types")
-    if "sliding_attention" in types and window is None:
-        message = "`layer_types` has sliding_attention and `sliding_window` is missing"
-        fields.error("BU121", message, "sliding_window", stops="")
-    of_layers = [window if kind == "sliding_attention" else None for kind in types[:layers]]
-    return (*of_layers, *[None] * (layers - len(of_layers)))  # the number of layers is that of another key
-
-
-def alternating_windows(fields: Fields, layers: int, window: int | None, *, full_every: int) -> tuple[int | None, ...]:
-    """The window of each layer by `layer_types`; by default every `full_every`-th layer has full attention."""
-    if (of_layers := window_of_layers(fields, layers, window)) is not None:
-        return of_layers
-    if window is None and layers >= full_every > 1:
-        fields.error("BU121", "`sliding_window` is null, and some layers have one", "sliding_window", stops="")
-    return tuple(window if (index + 1) % full_every else None for index in range(layers))
-
-
-def sliding_window(fields: Fields, absent: int | None = None) -> int | None:
-    """`sliding_window`, in tokens; `absent` if the config has none."""
-    fields.read.add("sliding_window")
-    window = fields.optional("sliding_window", int) if "sliding_window" in fields.raw else absent
-    if window is not None and window < 1:
-        message = f"`sliding_window` is {window}; a window has at least 1 token"
-        fields.error("BU121", message, "sliding_window", stops="")
-    return window
 
 
 class PreNormLayer(Module):

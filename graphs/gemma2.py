@@ -9,14 +9,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from bringup.graphs.config.fields import Fields
-from bringup.graphs.decoder import (
-    CausalLM,
-    DecoderConfig,
-    PreNormLayer,
-    alternating_windows,
-    read_common,
-    sliding_window,
-)
+from bringup.graphs.config.windows import alternating_windows, sliding_window
+from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common
 from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.mlp import GatedMLP
 from bringup.graphs.layers.norm import OnePlusRMSNorm

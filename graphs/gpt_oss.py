@@ -6,15 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from bringup.graphs.config.fields import Fields
+from bringup.graphs.config.windows import alternating_windows, sliding_window
 from bringup.graphs.core.module import Module
-from bringup.graphs.decoder import (
-    CausalLM,
-    DecoderConfig,
-    PreNormLayer,
-    alternating_windows,
-    read_common,
-    sliding_window,
-)
+from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common
 from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.moe_experts import Experts

@@ -6,14 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from bringup.graphs.config.fields import Fields
-from bringup.graphs.decoder import (
-    CausalLM,
-    DecoderConfig,
-    PreNormLayer,
-    read_common,
-    sliding_window,
-    window_of_layers,
-)
+from bringup.graphs.config.windows import sliding_window, window_of_layers
+from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common
 from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.mlp import GatedMLP
 
@@ -42,12 +36,18 @@ class LlamaConfig(DecoderConfig):
 
 def _windows(fields: Fields, mistral: bool) -> tuple[int | None, ...]:
     """The sliding window of each layer, from `sliding_window` and, if present, `layer_types`."""
-    layers, window = fields.layers("num_hidden_layers"), sliding_window(fields, 4096 if mistral else None)
+    layers = fields.layers("num_hidden_layers")
+    if fields.raw.get("model_type") == "llama":  # transformers' Llama ignores both; its Mistral does not
+        fields.only("layer_types", ["full_attention"] * layers, None)
+        if fields.valid("layer_types") and "layer_types" not in fields.raw:
+            fields.only("sliding_window", None)
+        fields.read.add("sliding_window")
+        return (None,) * layers
+    window = sliding_window(fields, 4096 if mistral else None)
     if (of_layers := window_of_layers(fields, layers, window)) is not None:
         return of_layers
-    if fields.raw.get("model_type") == "llama":
-        fields.only("sliding_window", None)  # transformers' Llama ignores it; its Mistral does not
-        return (None,) * layers
+    if window is None and fields.raw.get("model_type") == "ministral":
+        fields.error("BU121", "`sliding_window` is null, and all layers have one", "sliding_window", stops="")
     return (window,) * layers
 
 

@@ -80,7 +80,8 @@ class LlavaConfig(HFConfig):
             raise fail("BU125", f"no graph supports `{short(kind)}` as the text model of a LLaVA; {known} are known")
         text, absent = TEXTS[kind]
         words = absent | words | {"model_type": kind}
-        inner = Fields(words, f"llava's {kind}", {k: fields.allowed.pop(k) for k in words.keys() & fields.allowed})
+        allowed = {key: fields.allowed.pop(key) for key in words.keys() & fields.allowed}
+        inner = Fields(words, f"llava's {kind}", allowed, at="text_config." if "text_config" in fields.raw else "")
         config = cls(text=text.from_fields(inner))
         fields.findings += inner.done()
         return config

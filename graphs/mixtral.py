@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from bringup.graphs.config.fields import Fields
-from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common, sliding_window
+from bringup.graphs.config.windows import sliding_window
+from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common
 from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.moe_softmax import SparseMLP
 

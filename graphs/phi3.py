@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from bringup.graphs.config.fields import Fields
-from bringup.graphs.decoder import read_common, sliding_window
+from bringup.graphs.config.windows import sliding_window
+from bringup.graphs.decoder import read_common
 from bringup.graphs.llama import Llama, LlamaConfig
 
 # Keys of Phi-4-mini's config.json that transformers does not read, with the values that its code implements.

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from bringup.graphs.config.fields import Fields
-from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common, sliding_window, window_of_layers
+from bringup.graphs.config.windows import switched_window, window_of_layers
+from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common
 from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.mlp import GatedMLP
 
@@ -28,10 +29,8 @@ class Qwen2Config(DecoderConfig):
 
 def qwen_windows(fields: Fields) -> tuple[int | None, ...]:
     """The window of each layer: `layer_types`, or from layer `max_window_layers` on if `use_sliding_window`."""
-    layers, window = fields.layers("num_hidden_layers"), sliding_window(fields, 4096)
+    layers, window = fields.layers("num_hidden_layers"), switched_window(fields, 4096)
     first = fields.get("max_window_layers", int, 28)
-    if not fields.get("use_sliding_window", bool, False):
-        window = None
     if (of_layers := window_of_layers(fields, layers, window)) is not None:
         return of_layers
     return tuple(window if index >= first else None for index in range(layers))

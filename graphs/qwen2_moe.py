@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from bringup.graphs.config.fields import MOST_EXPERTS, Fields
-from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common, sliding_window, window_of_layers
+from bringup.graphs.config.windows import switched_window, window_of_layers
+from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common
 from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.mlp import GatedMLP
@@ -57,11 +58,11 @@ def _windows(fields: Fields, layers: int) -> tuple[int | None, ...]:
 
     Without `use_sliding_window` there are none, and transformers writes 0 for the size.
     """
-    used, last = fields.get("use_sliding_window", bool, False), fields.get("max_window_layers", int, 28)
-    fields.optional("sliding_window", int)
-    window = sliding_window(fields, 4096) if used else None
+    window, last = switched_window(fields, 4096), fields.get("max_window_layers", int, 28)
     if (of_layers := window_of_layers(fields, layers, window)) is not None:
         return of_layers
+    if window is None and fields.raw.get("use_sliding_window"):
+        fields.error("BU121", "`sliding_window` is null, and some layers have one", "sliding_window", stops="")
     return tuple(window if index % 2 == 0 and index < last else None for index in range(layers))
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from bringup.graphs.config.fields import MOST_EXPERTS, Fields
-from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common, sliding_window
+from bringup.graphs.config.windows import switched_window
+from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common
 from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.mlp import GatedMLP
 from bringup.graphs.layers.moe_softmax import SparseMLP
@@ -45,12 +46,12 @@ class Qwen3MoeConfig(DecoderConfig):
 
 def _window(fields: Fields) -> int | None:
     """The window of every layer: `sliding_window` if `use_sliding_window`, otherwise None."""
-    window = sliding_window(fields, 4096)
-    if fields.get("use_sliding_window", bool, False):
+    window = switched_window(fields, 4096)
+    if window is None:
+        fields.get("max_window_layers", int, 0)
+    else:
         fields.only("max_window_layers", 0)  # transformers' Qwen3-MoE ignores it; its Qwen3 does not
-        return window
-    fields.get("max_window_layers", int, 0)
-    return None
+    return window
 
 
 def _experts(fields: Fields) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bringup.adapters.checkpoints.config_places import IN_CONFIG, ConfigPlaces
 from bringup.adapters.checkpoints.file_states import FileState, refuse_changed
 from bringup.diagnostics import Diagnostic
 from bringup.spec import TensorInfo
@@ -32,15 +33,17 @@ class Checkpoint:
     memory of its own: a file that shrinks meanwhile is then an error, and not the end of the process. `in_place(info)`
     is whether that array is the bytes of `info.file` from `info.offset` on: then a part of them can be read separately.
     Tensors of one checkpoint may differ in this, because it may have two sources. `config` has the keys of config.json,
-    also if they come from GGUF metadata, which `gguf` has unchanged. `ranks` describes files of ranks. `files` are the
-    states of its files when their headers were read. `findings` are the problems of its files, which the check of a job
-    reports; their `sources` are tensors that are missing or ambiguous because of them.
+    also if they come from GGUF metadata, which `gguf` has unchanged; `places` has the files that state them.
+    `ranks` describes files of ranks. `files` are the states of its files when their headers were read. `findings` are
+    the problems of its files, which the check of a job reports; their `sources` are tensors that are missing or
+    ambiguous because of them.
     """
 
     source: str
     format: str  # "safetensors", "gguf", "dict" or "dummy"
     headers: Mapping[str, TensorInfo]
     config: Mapping[str, Any]
+    places: ConfigPlaces = IN_CONFIG
     read: Callable[[TensorInfo], np.ndarray]
     load: Callable[[TensorInfo], np.ndarray] | None = None
     in_place: Callable[[TensorInfo], bool] = _never

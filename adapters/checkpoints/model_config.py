@@ -8,20 +8,21 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from bringup.adapters.checkpoints.bounded_json import read_config
+from bringup.adapters.checkpoints.config_places import CONFIG, IN_CONFIG, ConfigPlaces
 from bringup.diagnostics import BringupError, Diagnostic, Severity
 from bringup.shown import shown
 
-CONFIG = "config.json"
 MODELOPT = "hf_quant_config.json"  # NVIDIA ModelOpt's; newer versions write the keys to config.json as well
 AUTOAWQ = "quant_config.json"  # of AutoAWQ before it wrote the keys to config.json
 NAMES = ("quantization_config", "compression_config")
 
 
 class ModelConfig(NamedTuple):
-    """The keys of a config.json; and the findings on the file next to it that contradicts them."""
+    """The keys of a config.json and their places; and the findings on the file next to it that contradicts them."""
 
     words: dict[str, Any]
     findings: Sequence[Diagnostic] = ()
+    places: ConfigPlaces = IN_CONFIG
 
 
 def model_config(folder: Path) -> ModelConfig:
@@ -38,10 +39,16 @@ def model_config(folder: Path) -> ModelConfig:
     if stated is not None:
         return ModelConfig(words, [*_contradiction(stated, modelopt)] if modelopt.is_file() else ())
     if modelopt.is_file():
-        return ModelConfig(words | {NAMES[0]: {"quant_method": "modelopt", **read_config(modelopt)}})
+        return _with_quantisation(words, "modelopt", read_config(modelopt), MODELOPT)
     if awq.is_file() and "w_bit" in (found := read_config(awq)):
-        return ModelConfig(words | {NAMES[0]: {"quant_method": "awq", **found}})
+        return _with_quantisation(words, "awq", found, AUTOAWQ)
     return ModelConfig(words)
+
+
+def _with_quantisation(words: dict[str, Any], method: str, found: Mapping[str, Any], file: str) -> ModelConfig:
+    """The keys of a config.json with those of a quantiser's own file."""
+    places = ConfigPlaces(others={NAMES[0]: file})
+    return ModelConfig(words | {NAMES[0]: {"quant_method": method, **found}}, places=places)
 
 
 def _contradiction(stated: object, file: Path) -> Iterator[Diagnostic]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bringup import plugins
+from bringup.adapters.checkpoints.config_places import ConfigPlaces
 from bringup.adapters.checkpoints.gguf_config import Hyperparameters
 from bringup.adapters.checkpoints.gguf_rope import PREFIX, rope_scaling
 from bringup.adapters.planning.adapter import Adapter
@@ -32,6 +33,15 @@ DECODER: Mapping[str, str] = {
     "rope.freq_base": "rope_theta",
 }
 SIZES = ("embedding_length", "feed_forward_length", "block_count", "attention.head_count", "context_length")
+# Sizes of experts, which older files lack: the tensor of a layer that has each, and its dimension. llama.cpp derives
+# the widths from `feed_forward_length` (`load_tensors`); the tensors have them in every file.
+OF_EXPERTS: Mapping[str, tuple[str, int]] = {
+    "expert_count": (".ffn_up_exps.weight", 0),
+    "expert_feed_forward_length": (".ffn_up_exps.weight", 1),
+    "expert_shared_feed_forward_length": (".ffn_up_shexp.weight", 0),
+}
+# What no tensor has, so that the family's own default would be a guess: llama.cpp requires it (`load_hparams`).
+OF_ROUTING = ("expert_used_count", "expert_shared_count")
 EPSILONS = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
 # What llama.cpp reads for every architecture (`load_hparams`); files without a tokenizer have it.
 EVERY: Mapping[str, str] = {"vocab_size": "vocab_size"}
@@ -74,8 +84,9 @@ class Dialect:
 
     def config(self, hyper: Hyperparameters) -> dict[str, Any]:
         """A file's metadata as keys of a config.json. Raises BU224 if a size is missing."""
-        self._check_needed(hyper)
-        own = self._complete(hyper.values)
+        values = {**hyper.values, **self._sizes_of_experts(hyper)}
+        self._check_needed(hyper, values)
+        own = self._complete(values)
         config: dict[str, Any] = {
             "architectures": [self.architecture],
             **self.fixed,
@@ -92,9 +103,25 @@ class Dialect:
         rest = {f"{hyper.architecture}.{key}": value for key, value in rest.items()}
         return config | dict(self.derived(hyper)) | dict(hyper.tokens) | rest
 
-    def _check_needed(self, hyper: Hyperparameters) -> None:
-        own = hyper.values
-        wrong = [key for key in SIZES if key in self.keys and (type(own.get(key)) is not int or own[key] < 1)]
+    def places(self, hyper: Hyperparameters) -> ConfigPlaces:
+        """The keys of `config` under their names in the file."""
+        names = {name: f"{hyper.architecture}.{key}" for key, name in self.keys.items() if name}
+        return ConfigPlaces(hyper.path.name, names=names)
+
+    def _sizes_of_experts(self, hyper: Hyperparameters) -> dict[str, int]:
+        """The sizes of experts that the metadata lacks, from the shapes of tensors."""
+        found: dict[str, int] = {}
+        for key, (suffix, dimension) in OF_EXPERTS.items():
+            if self.keys.get(key) and not hyper.values.get(key):
+                shapes = (info.shape for name, info in hyper.tensors.items() if name.endswith(suffix))
+                shape = next((shape for shape in shapes if len(shape) > dimension), None)
+                found |= {key: shape[dimension]} if shape else {}
+        return found
+
+    def _check_needed(self, hyper: Hyperparameters, own: Mapping[str, Any]) -> None:
+        sizes = [key for key in SIZES if key in self.keys] + [key for key in OF_EXPERTS if self.keys.get(key)]
+        sizes += [key for key in OF_ROUTING if self.keys.get(key) and key not in own]
+        wrong = [key for key in sizes if (type(own.get(key)) is not int or own[key] < 1)]
         wrong += [key for key in EPSILONS if key in self.keys and type(own.get(key)) is not float]
         if wrong:
             keys = ", ".join(f"`{hyper.architecture}.{key}`" for key in wrong)

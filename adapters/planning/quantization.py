@@ -169,16 +169,42 @@ WORDS = (
 )  # fmt: skip
 
 
+GROUPS = ("quantization_config", "compression_config")
+PATHS = (*((key,) for key in GROUPS), *(("text_config", key) for key in GROUPS))
+
+
 def quantization_words(config: Mapping[str, object]) -> Mapping[str, object]:
     """The `quantization_config` of a config.json, or of the text model in it; empty without one.
 
     `compression_config` is the earlier name in compressed-tensors. The words of AutoAWQ's quant_config.json have no
     `quant_method` (`AwqConfig.to_dict` in awq/models/_config.py).
     """
-    for words in (config, config.get("text_config")):
-        for key in ("quantization_config", "compression_config"):
-            found = cast("dict[str, object]", words).get(key) if isinstance(words, Mapping) else None
-            if isinstance(found, dict) and found:
-                early = {"quant_method": "awq"} if "w_bit" in found and "quant_method" not in found else {}
-                return {**early, **cast("dict[str, object]", found)}
-    return {}
+    found = _under(config, quantization_path(config))
+    if not found:
+        return {}
+    early = {"quant_method": "awq"} if "w_bit" in found and "quant_method" not in found else {}
+    return {**early, **found}
+
+
+def quantization_path(config: Mapping[str, object]) -> tuple[str, ...]:
+    """The keys that lead to the `quantization_config` of a config.json, outermost first; without one, those it would
+    have."""
+    return next((path for path in PATHS if _under(config, path)), PATHS[0])
+
+
+def without_quantization(config: Mapping[str, object]) -> dict[str, object]:
+    """A config without any of these groups."""
+    text = config.get("text_config")
+    inner = {"text_config": _without_groups(cast("Mapping[str, object]", text))} if isinstance(text, Mapping) else {}
+    return _without_groups(config) | inner
+
+
+def _without_groups(words: Mapping[str, object]) -> dict[str, object]:
+    return {key: value for key, value in words.items() if key not in GROUPS}
+
+
+def _under(config: object, path: Iterable[str]) -> Mapping[str, object]:
+    """The object under some keys; empty if there is none."""
+    for key in path:
+        config = cast("Mapping[str, object]", config).get(key) if isinstance(config, Mapping) else None
+    return cast("Mapping[str, object]", config) if isinstance(config, Mapping) else {}

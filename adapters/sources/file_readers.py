@@ -150,6 +150,7 @@ class NumpyReader:
             with opened(path) as file:
                 array = file.read(len(NPY)) == NPY
             return _numpy_contents(read_npy(path) if array else read_npz(path))
+        refuse_ranks(path)
         names = names_in(path)
         arrays = [name for name in names if name.endswith(END)]
         return _numpy_contents(read_npy_folder(path, arrays) if arrays else read_npz(path / _archives(names)[0]))

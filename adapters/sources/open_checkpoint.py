@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from bringup import plugins
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
+from bringup.adapters.checkpoints.config_places import ConfigPlaces
 from bringup.adapters.checkpoints.file_states import states_before, states_of
 from bringup.adapters.checkpoints.files import opened, refuse_lfs_pointer, some, unreadable
 from bringup.adapters.checkpoints.folder import FILE
@@ -31,6 +32,7 @@ from bringup.adapters.sources.file_readers import (
     registered_readers,
 )
 from bringup.adapters.sources.second_source import split_prefix, with_second
+from bringup.adapters.sources.sharded_state import refuse_ranks
 from bringup.diagnostics import BringupError, Severity, did_you_mean, fail
 from bringup.spec import TensorInfo
 from bringup.system.os_errors import reason
@@ -185,6 +187,7 @@ def _no_weights(folder: Path, ggufs: Sequence[str], failed: Sequence[BringupErro
     if ggufs:
         help = f"name one of them, such as {folder / ggufs[0]}"
         return fail("BU218", f"`{folder}` has {len(ggufs)} GGUF files: {some(ggufs)}", help=help)
+    refuse_ranks(folder)
     archives = [name for name in names if name.endswith(".npz")]
     if archives:
         help = f"name one of them, such as {folder / archives[0]}"
@@ -207,6 +210,7 @@ def _opened_by(reader: Reader, path: Path, facts: dict[str, Any]) -> Checkpoint:
         format=reader.name,
         headers=found.headers,
         config=config.words,
+        places=config.places,
         read=found.read,
         load=found.load,
         in_place=_in_place(reader, found),
@@ -245,6 +249,7 @@ def _open_gguf(path: Path, facts: dict[str, Any]) -> Checkpoint:
         format="gguf",
         headers=headers,
         config=dialect.config(hyper) if dialect else hyper.unread(),
+        places=dialect.places(hyper) if dialect else ConfigPlaces(path.name),
         gguf=hyper,
         read=read_mapped,
         load=read_loaded,

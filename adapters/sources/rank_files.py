@@ -58,6 +58,15 @@ class RankFilesReader:
         return Contents(headers=headers, config=published(words), ranks=Ranks("trtllm", words), findings=findings)
 
 
+def stated_ranks(folder: Path) -> int:
+    """The number of ranks that TensorRT-LLM's config.json states; 0 for a folder without one."""
+    try:
+        mapping = _config(folder).get("mapping")
+        return _world_size(folder, cast("dict[str, Any]", mapping)) if isinstance(mapping, dict) else 0
+    except (BringupError, OSError):
+        return 0
+
+
 def _config(folder: Path) -> dict[str, Any]:
     return read_config(folder / "config.json")
 

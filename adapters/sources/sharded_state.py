@@ -15,7 +15,7 @@ from bringup.adapters.checkpoints.bounded_json import read_json
 from bringup.adapters.checkpoints.files import entries, is_local, some
 from bringup.adapters.checkpoints.reader import Contents, Ranks
 from bringup.adapters.checkpoints.safetensors import read_header
-from bringup.adapters.sources.rank_files import MAX_RANKS
+from bringup.adapters.sources.rank_files import MAX_RANKS, RANK, stated_ranks
 from bringup.adapters.vllm.ranks import NAME, divided
 from bringup.diagnostics import BringupError, Diagnostic, fail
 from bringup.shown import short, shown
@@ -35,6 +35,8 @@ def _are_rows(value: object) -> bool:
     return isinstance(value, list) and all(map(_are_integers, cast("list[object]", value)))
 
 
+JOINED = ("trtllm", NAME)  # the forms whose ranks are read as one checkpoint
+WHOLE = "name the checkpoint that was divided; folders of ranks are read in the forms trtllm and sharded_state"
 LISTS = (
     ("stage_layers", _are_integers, "a list of integers"),
     ("physical_to_logical_map", _are_rows, "a list of lists of integers"),
@@ -74,21 +76,50 @@ class ShardedStateReader:
 
 def refuse_ranks(folder: Path) -> None:
     """Raises BU229 for a folder of ranks in a form that no reader joins; its bringup.json has the form and the size."""
-    try:
-        note = read_json(folder / NOTE) if (folder / NOTE).is_file() else {}
-    except (BringupError, ValueError):  # a file of another program: the tensors are read without it
-        return
-    mapping, form = note.get("mapping"), note.get("to")
-    size = cast("dict[str, Any]", mapping).get("world_size") if isinstance(mapping, dict) else None
-    if not (isinstance(form, str) and isinstance(size, int) and size > 1):
+    form, size, _ = _division(folder)
+    if size < 2:
         return
     message = f"`{folder}` has the files of {size:,} ranks in the form `{short(form)}`"
     if form == NAME:
         message, help = f"{message}, and other weights", "remove the .safetensors files that are not of a rank"
     else:
-        help = "name the checkpoint that was divided; folders of ranks are read in the forms trtllm and sharded_state"
-        message = f"{message}, whose parts are not joined"
+        message, help = f"{message}, whose parts are not joined", WHOLE
     raise fail("BU229", message, help=help, file=str(folder))
+
+
+def refuse_rank(file: Path) -> None:
+    """Raises BU229 for the file of one rank of several, whose tensors are parts.
+
+    A bringup.json next to it has the form, the size and the rank; without one, the name of a file of TensorRT-LLM with
+    its config.json, or of sharded_state with files of other ranks.
+    """
+    folder, name = file.parent, file.name
+    form, size, files = _division(folder)
+    entry = files.get(name)
+    rank: object = cast("dict[str, Any]", entry).get("rank") if isinstance(entry, dict) else None
+    if not files and (found := PART.fullmatch(name)):
+        others = (PART.fullmatch(other) for other in entries(folder))
+        form, size, rank = NAME, 1 + max(int(other[1]) for other in others if other), int(found[1])
+    elif not files and (found := RANK.fullmatch(name)):
+        form, size, rank = "trtllm", stated_ranks(folder), int(found[1])
+    if size < 2 or type(rank) is not int:
+        return
+    message = f"`{file}` is rank {rank} of {size:,} in the form `{short(form)}`: its tensors are parts"
+    help = f"name the folder, {folder}, which has all ranks" if form in JOINED else WHOLE
+    raise fail("BU229", message, help=help, file=str(file))
+
+
+def _division(folder: Path) -> tuple[str, int, Mapping[str, Any]]:
+    """The form, the number of ranks and the files that a folder's bringup.json describes; 0 ranks without one."""
+    try:
+        note = read_json(folder / NOTE) if (folder / NOTE).is_file() else {}
+    except (BringupError, ValueError):  # a file of another program: the tensors are read without it
+        note = {}
+    mapping, form, files = note.get("mapping"), note.get("to"), note.get("files")
+    size = cast("dict[str, Any]", mapping).get("world_size") if isinstance(mapping, dict) else None
+    if not (isinstance(form, str) and isinstance(size, int)):
+        return "", 0, {}
+    return form, size, cast("dict[str, Any]", files) if isinstance(files, dict) else {}
 
 
 def _mapping(folder: Path) -> dict[str, Any] | None:

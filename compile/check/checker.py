@@ -20,6 +20,7 @@ from bringup.compile.check.fused import unread_scales
 from bringup.compile.check.missing import missing_and_unread
 from bringup.compile.check.quantisation.scales import scale_mistakes
 from bringup.compile.check.quantisation.separate import without_quantised
+from bringup.compile.check.quantisation.statement import UNSTATED, statement
 from bringup.compile.check.quantisation.widths import width_mistakes
 from bringup.diagnostics import Diagnostic, Report, Severity, Sites
 from bringup.grouping import grouped
@@ -43,8 +44,9 @@ def check(plan: Plan, model: str = "", words: ConfigWords | None = None, known: 
     reported = {*(name for finding in known for name in finding.sources), *unruled}
     report.findings += missing_and_unread(plan, reported, lost)
     site = first_sites(problems)
-    scales, shapes = scale_mistakes(plan, [p for p in problems if p.code == "BU102"])
-    widths, shapes = width_mistakes(plan, shapes)
+    place = statement(words.job) if words else UNSTATED
+    scales, shapes = scale_mistakes(plan, [p for p in problems if p.code == "BU102"], place)
+    widths, shapes = width_mistakes(plan, shapes, place)
     report.findings += [*scales, *widths, *shape_mistakes(plan, shapes, site, words)]
     alike: dict[object, list[Problem]] = {}
     for p in problems:
@@ -72,6 +74,7 @@ def check_job(job: Job) -> Report:
     report = _checked(job)
     if job.adapter.by_name:
         report.findings = in_terms_of_weights(job.plan, report.findings)
+    report.findings = [job.places.in_file(finding) for finding in report.findings]
     report.seconds = time.perf_counter() - start
     return report
 

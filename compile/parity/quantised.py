@@ -7,19 +7,23 @@ Those of bitsandbytes round activations to int8, and its code for 4 bits on proc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import gcd
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.adapters.planning.quantization import quantization_words
 from bringup.shown import short
+from bringup.spec import Shape, TensorInfo
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
 STACKED = 3  # axes of a parameter of all experts
 COMPRESSED_TENSORS, BITSANDBYTES = "compressed-tensors", "bitsandbytes"
-SCALE = "weight_scale"
+SCALE, BLOCK_SCALE = "weight_scale", "weight_scale_inv"
 _MIXED = ("dense", "mixed-precision")  # formats of a checkpoint whose groups have their own
 _KEYS = ("quantization_config", "compression_config")  # the second is the earlier name
 
@@ -85,12 +89,58 @@ def without_reference(config: Mapping[str, Any]) -> str:
     return ""
 
 
-def scales_to_widen(checkpoint: Checkpoint, config: Mapping[str, Any]) -> frozenset[str]:
-    """The scales in 16 bits, in whose dtype compressed-tensors would compute the weights."""
-    if not is_dequantised(config):
-        return frozenset()
-    scales = (info for name, info in checkpoint.headers.items() if name.rpartition(".")[2] == SCALE)
-    return frozenset(info.name for info in scales if info.dtype in ("bfloat16", "float16"))
+class Rewritten(NamedTuple):
+    """A tensor that is written otherwise for transformers: its header, and its array from the stored one."""
+
+    info: TensorInfo
+    array: Callable[[np.ndarray], np.ndarray]
+
+
+def rewritten_scales(checkpoint: Checkpoint, config: Mapping[str, Any]) -> dict[str, Rewritten]:
+    """The scales that transformers reads otherwise than the format defines them, in a form that it reads correctly.
+
+    compressed-tensors would compute weights in the dtype of scales in 16 bits. For float8 in blocks, transformers 5.24
+    derives the block from the number of scales (`Fp8Dequantize`), which is wrong if the last block is cut off; in a
+    finer grid, whose blocks divide both the matrix and the block of the config, the number is exact.
+    """
+    found: dict[str, Rewritten] = {}
+    block = quantization_words(config).get("weight_block_size")
+    for name, info in checkpoint.headers.items():
+        end = name.rpartition(".")[2]
+        if end == SCALE and is_dequantised(config) and info.dtype in ("bfloat16", "float16"):
+            found[name] = Rewritten(info._replace(dtype="float32"), _widened)
+        elif end == BLOCK_SCALE and isinstance(block, list):
+            matrix = checkpoint.headers.get(name.removesuffix("_scale_inv"))
+            if matrix and (finer := _finer(matrix.shape, info.shape, tuple(cast("list[int]", block)))):
+                found[name] = Rewritten(info._replace(shape=tuple(map(len, finer))), partial(_repeated, at=finer))
+    return found
+
+
+def _finer(matrix: Shape, scales: Shape, block: Shape) -> tuple[Sequence[int], ...]:
+    """For each row and column of a finer grid, that of the scales; () if the sizes are whole blocks, or do not fit."""
+    if not len(matrix) == len(scales) == len(block) == 2 or scales != tuple(map(_blocks, matrix, block)):
+        return ()
+    if all(count == 1 or size == count * width for size, count, width in zip(matrix, scales, block, strict=True)):
+        return ()
+    grains = [
+        size if count == 1 else gcd(size, width) for size, count, width in zip(matrix, scales, block, strict=True)
+    ]
+    return tuple(
+        [at // width for at in range(0, size, grain)] for size, width, grain in zip(matrix, block, grains, strict=True)
+    )
+
+
+def _blocks(size: int, width: int) -> int:
+    return -(-size // width)
+
+
+def _widened(array: np.ndarray) -> np.ndarray:
+    return array.astype("float32")
+
+
+def _repeated(array: np.ndarray, at: tuple[Sequence[int], ...]) -> np.ndarray:
+    rows, columns = at
+    return array[list(rows)][:, list(columns)]
 
 
 def _groups(words: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import signature
@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.adapters.planning.quantization import quantization_words
 from bringup.compile.bundle.weights_file import write_weights
-from bringup.compile.parity.quantised import dequantising, scales_to_widen, with_floats, without_reference
+from bringup.compile.parity.quantised import Rewritten, dequantising, rewritten_scales, with_floats, without_reference
 from bringup.diagnostics import BringupError, fail
-from bringup.spec import TensorInfo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -231,11 +230,11 @@ def _loaded(checkpoint: Checkpoint, config: Mapping[str, Any], **options: Any) -
         if checkpoint.format == "gguf":
             import_module("accelerate")  # transformers needs it for GGUF, and raises a bare ValueError without it
             return load(str(path.parent), gguf_file=path.name, **options)
-        wide = scales_to_widen(checkpoint, config)
-        if not wide and (path / "config.json").is_file() and any((path / name).is_file() for name in _WEIGHTS):
+        scales = rewritten_scales(checkpoint, config)
+        if not scales and (path / "config.json").is_file() and any((path / name).is_file() for name in _WEIGHTS):
             return load(str(path), **options)
         with tempfile.TemporaryDirectory(prefix="bringup-") as folder:
-            _write(checkpoint, config, Path(folder), wide)
+            _write(checkpoint, config, Path(folder), scales)
             return load(folder, **options)
     except (ValueError, RuntimeError) as error:  # a GGUF of another architecture; tensors of other shapes
         raise _unknown(config, _first_line(error)) from error
@@ -263,16 +262,14 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _write(checkpoint: Checkpoint, config: Mapping[str, Any], folder: Path, wide: Collection[str]) -> None:
-    """The checkpoint as a folder that transformers opens, with the tensors of `wide` in float32."""
+def _write(checkpoint: Checkpoint, config: Mapping[str, Any], folder: Path, others: Mapping[str, Rewritten]) -> None:
+    """The checkpoint as a folder that transformers opens, with other arrays in place of some of its tensors."""
 
     def array(name: str) -> np.ndarray:
         found = checkpoint.read(checkpoint.headers[name])
-        return found.astype("float32") if name in wide else found
+        return others[name].array(found) if name in others else found
 
     (folder / "config.json").write_text(json.dumps(dict(config)), "utf-8")
-    headers = [
-        TensorInfo(name, "float32", info.shape) if name in wide else info for name, info in checkpoint.headers.items()
-    ]
+    headers = [others[name].info if name in others else info for name, info in checkpoint.headers.items()]
     write_weights(folder / "model.safetensors", headers, array)
     checkpoint.refuse_changed()

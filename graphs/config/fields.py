@@ -27,10 +27,18 @@ MOST_EXPERTS = 1 << 17  # of all layers: each has its own tensors; Kimi K2 has 2
 
 
 class Fields:
-    """The keys of one config.json. It records which keys were read, and the findings."""
+    """The keys of one object in a config.json. It records which keys were read, and the findings.
 
-    def __init__(self, raw: Mapping[str, Any], family: str, allow: Mapping[str, str] | None = None) -> None:
+    `at` is the path of the object in messages, dotted, with a dot at its end: `rope_parameters.`; "" for the file's
+    own. `elsewhere` has the paths of keys that are not in that object.
+    """
+
+    def __init__(
+        self, raw: Mapping[str, Any], family: str, allow: Mapping[str, str] | None = None, *, at: str = ""
+    ) -> None:
         self.raw = raw
+        self.at = at
+        self.elsewhere: dict[str, str] = {}
         self.family = family
         self.allowed = dict(allow or {})
         self.read: set[str] = set()
@@ -41,6 +49,17 @@ class Fields:
     def has_errors(self) -> bool:
         """Whether an error was found: some of the values read are then stand-ins."""
         return any(finding.severity is Severity.ERROR for finding in self.findings)
+
+    def path(self, key: str) -> str:
+        """The path of a key from the top of the file."""
+        return self.elsewhere.get(key, self.at + key)
+
+    def _in_file(self, text: str, key: str) -> str:
+        """A text with the paths of the keys that it names in backquotes; `key` is absent, maybe."""
+        if not (self.at or self.elsewhere):
+            return text
+        names = {key, *self.raw, *self.elsewhere}
+        return re.sub(r"`(\w+)`", lambda found: f"`{self.path(found[1]) if found[1] in names else found[1]}`", text)
 
     def valid(self, *keys: str) -> bool:
         """Whether no error was found for these keys: their values are those of the config."""
@@ -66,7 +85,7 @@ class Fields:
         endless = isinstance(value, float) and not isfinite(value)
         if isinstance(value, kind) and not endless and (kind is not int or not isinstance(value, bool)):
             return value
-        message = f"config key `{key}` {self._state(key)}; {self.family} needs a value of type {kind.__name__}"
+        message = f"config key `{key}` {self.state(key)}; {self.family} needs a value of type {kind.__name__}"
         drop = value is None and key in self.raw and default is not None
         help = f"null is not the default: remove the key to use the default, {shown(default)}" if drop else ""
         meaning = _converted(value, kind)
@@ -148,7 +167,7 @@ class Fields:
         items = cast(list[Any], value) if isinstance(value, list) else []
         if items and all(type(v) in (int, float) and isfinite(v) and v > 0 for v in items):
             return tuple(map(float, items))
-        message = f"config key `{key}` {self._state(key)}; {self.family} needs a list of numbers above 0"
+        message = f"config key `{key}` {self.state(key)}; {self.family} needs a list of numbers above 0"
         self.error("BU121", message, key, stops="")
         return ()
 
@@ -215,6 +234,9 @@ class Fields:
         `stops` as in `Diagnostic`; if omitted, a BU121 or BU124 leaves a size unknown, and other codes stop nothing.
         """
         stops = ("size" if code in ("BU121", "BU124") else "") if stops is None else stops
+        self._add(code, self._in_file(message, key), key, self._in_file(help, key), severity, stops)
+
+    def _add(self, code: str, message: str, key: str, help: str, severity: Severity, stops: str) -> None:
         any_severity = severity is not Severity.ERROR
         for index, found in enumerate(self.findings):
             if found.parameter == key and (any_severity or found.severity is Severity.ERROR):
@@ -225,23 +247,27 @@ class Fields:
             self.findings.append(finding)
 
     def overridden(self, key: str, value: Any, by: str, used: Any) -> None:
-        """Warns that two keys contradict each other, and that the one that transformers obeys is used."""
-        message = f"config sets `{key}` = {shown(value)} and `{by}` = {shown(used)}; the latter is used"
-        help = f"transformers does not read `{key}` here either: remove the wrong one"
-        self.error("BU151", message, key, help, severity=Severity.WARNING)
+        """Warns that two keys contradict each other, and that the one that transformers obeys, `by`, is used.
+
+        `by` is its path in the file.
+        """
+        message = f"config sets `{self.path(key)}` = {shown(value)} and `{by}` = {shown(used)}; the latter is used"
+        help = f"transformers does not read `{self.path(key)}` here either: remove the wrong one"
+        self._add("BU151", message, key, help, Severity.WARNING, "")
 
     def ignored(self, key: str, value: Any, differs: str) -> None:
         """Warns of a key that other code reads, but not transformers, whose logits are the reference."""
         message = f"config sets `{key}` = {shown(value)}, which transformers does not read; neither does bringup"
         self.error("BU151", message, key, f"{differs}: is the checkpoint for that?", severity=Severity.WARNING)
 
-    def _state(self, key: str) -> str:
+    def state(self, key: str) -> str:
         """The state of a key (absent, null, its value), as part of a message."""
         return f"is {'null' if self.raw[key] is None else shown(self.raw[key])}" if key in self.raw else "is missing"
 
     def done(self) -> list[Diagnostic]:
         """Ends the reading: every finding, and those on keys that were not read."""
-        self.findings += unread_keys(self.raw, self.read, self.allowed, self.family)
+        found = unread_keys(self.raw, self.read, self.allowed, self.family)
+        self.findings += (replace(f, message=self._in_file(f.message, f.parameter)) for f in found)
         return self.findings
 
 

@@ -56,12 +56,15 @@ class RopeConfig:
         partial_key: str = "partial_rotary_factor",
         absent: Mapping[str, Any] = NO_SETTINGS,
         aliases: Mapping[str, str] = NO_ALIASES,
+        group: str = "rope_parameters",
+        elsewhere: Mapping[str, str] = NO_ALIASES,
     ) -> RopeConfig:
         """Reads `rope_theta` with `rope_scaling` (up to transformers 4) or `rope_parameters` (from 5 on).
 
         `max_positions` are those that the config states. `partial` is the default of a family that supports
         `partial_rotary_factor`. `theta_key` and `partial_key` are the names of the two outside `rope_parameters`.
         `absent` are the settings of a config without any. `aliases` are a family's other names for types.
+        `group` is the path of `rope_parameters` in messages, and `elsewhere` has those of its keys that are not in it.
 
         If two keys contradict each other, the one that transformers obeys is used, and the other is a warning (BU151):
         `rope_scaling` precedes `rope_parameters`, a key in the group precedes the same key outside of it, and
@@ -71,9 +74,10 @@ class RopeConfig:
         if fields.raw.get("rope_parameters") is None:
             newer = dict(absent)
         elif older and newer and _resolved(older, fields, theta_key) != _resolved(newer, fields, theta_key):
-            fields.overridden("rope_parameters", newer, "rope_scaling", older)
+            fields.overridden("rope_parameters", newer, fields.path("rope_scaling"), older)
         raw = older or newer  # the order of transformers' `convert_rope_params_to_dict`
-        inner = Fields(raw, f"{fields.family} rope")
+        inner = Fields(raw, f"{fields.family} rope", at=f"{fields.path('rope_scaling' if older else group)}.")
+        inner.elsewhere |= {"head_dim": fields.path("head_dim"), **elsewhere}
         theta = _either(inner, "rope_theta", fields, theta_key, theta)
         share = 1.0
         if partial is not None:
@@ -110,11 +114,11 @@ class RopeConfig:
     def _check(self, inner: Fields, head_dim: int) -> None:
         for key, value in (("factor", self.factor), ("rope_theta", self.theta)):
             if not 0 < value < MOST:
-                inner.error("BU121", f"rope's `{key}` is {value:g}; it must be above 0 and below {MOST:g}", key)
+                inner.error("BU121", f"`{key}` is {value:g}; it must be above 0 and below {MOST:g}", key)
         if self.kind == "yarn" and self.theta <= 1:
-            inner.error("BU121", f"rope's `rope_theta` is {self.theta:g}; yarn needs more than 1", "rope_theta")
+            inner.error("BU121", f"`rope_theta` is {self.theta:g}; yarn needs more than 1", "rope_theta")
         if self.high_freq_factor <= self.low_freq_factor:
-            inner.error("BU121", "rope's `high_freq_factor` must be above its `low_freq_factor`", "high_freq_factor")
+            inner.error("BU121", "`high_freq_factor` must be above `low_freq_factor`", "high_freq_factor")
         if not 0 < self.partial <= 1:
             inner.error("BU121", f"`partial_rotary_factor` is {self.partial:g}; a part of 1", "partial_rotary_factor")
         else:
@@ -136,7 +140,7 @@ class RopeConfig:
             )
         for key, factors in (("short_factor", self.short_factor), ("long_factor", self.long_factor)):
             if factors and len(factors) != pairs:
-                inner.error("BU121", f"rope's `{key}` has {len(factors)} numbers for {pairs} pairs of channels", key)
+                inner.error("BU121", f"`{key}` has {len(factors)} numbers for {pairs} pairs of channels", key)
 
     def channels(self, head_dim: int) -> int:
         """The number of channels that frequencies are computed for: a fraction of `head_dim`, rounded down."""
@@ -193,10 +197,11 @@ def _resolved(group: Mapping[str, Any], fields: Fields, theta_key: str) -> dict[
 def _either(inner: Fields, key: str, fields: Fields, outer_key: str, default: float) -> float:
     """A number in the group of RoPE settings or outside of it; the one in the group takes precedence."""
     if key not in inner.raw:
+        inner.elsewhere[key] = fields.path(outer_key)
         return fields.get(outer_key, float, default)
     number, outer = inner.get(key, float), fields.get(outer_key, float, default, null=default)
     if inner.valid(key) and fields.valid(outer_key) and fields.raw.get(outer_key) is not None and outer != number:
-        fields.overridden(outer_key, outer, f"{key} of rope's settings", number)
+        fields.overridden(outer_key, outer, inner.path(key), number)
     return number
 
 
@@ -205,7 +210,7 @@ def _kind(inner: Fields) -> str:
     older = inner.get("type", str, "default", null="" if "rope_type" in inner.raw else None)
     kind = inner.get("rope_type", str, older)
     if inner.valid("type", "rope_type") and inner.raw.get("type") is not None and older != kind:
-        inner.overridden("type", older, "rope_type", kind)
+        inner.overridden("type", older, inner.path("rope_type"), kind)
     return kind
 
 
@@ -271,7 +276,7 @@ def _original(inner: Fields, fields: Fields, stated: int) -> int:
     inside = inner.size(key, stated, null=stated if key in fields.raw else None)
     original = fields.size(key, inside)
     if inner.raw.get(key) is not None and original != inside:
-        inner.overridden(key, inside, f"{key} outside of the RoPE settings", original)
+        inner.overridden(key, inside, fields.path(key), original)
     return original
 
 

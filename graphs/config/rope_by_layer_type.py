@@ -19,7 +19,7 @@ def ropes_by_layer_type(
     `local_theta` is the default of `rope_local_base_freq`; `rope` are settings of `RopeConfig.from_hf` for both.
     Source: `Gemma3TextConfig.convert_rope_params_to_dict` of transformers 5.23.
     """
-    groups = Fields(fields.group("rope_parameters"), f"{fields.family} rope")
+    groups = Fields(fields.group("rope_parameters"), f"{fields.family} rope", at=f"{fields.path('rope_parameters')}.")
     scaling = fields.group("rope_scaling")
     full = groups.group("full_attention")
     if scaling and not full:  # its own type is "default" if `rope_scaling` has only the older key `type`
@@ -30,8 +30,9 @@ def ropes_by_layer_type(
     words = {key: value for key, value in fields.raw.items() if key not in ("rope_parameters", "rope_scaling")}
     whole, part = copy(fields), copy(fields)  # they share the findings and the set of read keys
     whole.raw, part.raw = words | {"rope_parameters": full}, words | {"rope_parameters": local}
+    of_full: dict[str, Any] = {"elsewhere": {key: f"{fields.path('rope_scaling')}.{key}" for key in scaling}}
     of_local: dict[str, Any] = rope | {"theta": local_theta, "theta_key": "rope_local_base_freq"}
     return (
-        RopeConfig.from_hf(whole, head_dim, max_positions, **rope),
-        RopeConfig.from_hf(part, head_dim, max_positions, **of_local),
+        RopeConfig.from_hf(whole, head_dim, max_positions, **rope, **of_full, group="rope_parameters.full_attention"),
+        RopeConfig.from_hf(part, head_dim, max_positions, **of_local, group="rope_parameters.sliding_attention"),
     )

@@ -99,6 +99,57 @@ def test_words_that_agree_are_no_finding(words: dict[str, Any]) -> None:
     assert found(SIZES | words) == []
 
 
+OTHER_TYPE = {"rope_type": "linear", "type": "dynamic", "factor": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("words", "paths"),
+    [
+        ({"rope_theta": 5e5, "rope_parameters": {"rope_theta": 1e4}}, ["rope_theta", "rope_parameters.rope_theta"]),
+        ({"rope_theta": 5e5, "rope_scaling": {"rope_theta": 1e4}}, ["rope_theta", "rope_scaling.rope_theta"]),
+        ({"rope_scaling": OTHER_TYPE}, ["rope_scaling.type", "rope_scaling.rope_type"]),
+        ({"rope_scaling": {"type": "linear"}}, ["rope_scaling.factor"]),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 0.5}}, ["rope_parameters.rope_theta"]),
+        ({"rope_theta": 0.5, "rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, ["rope_theta"]),
+        ({"rope_parameters": {"mscale": 1.0}}, ["rope_parameters.mscale"]),
+        ({"head_dim": 1}, ["head_dim"]),
+        (
+            {
+                "original_max_position_embeddings": 64,
+                "rope_scaling": {"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32},
+            },
+            ["rope_scaling.original_max_position_embeddings", "original_max_position_embeddings"],
+        ),
+    ],
+)
+def test_messages_have_the_paths_of_rope_settings(words: dict[str, Any], paths: list[str]) -> None:
+    """Of each key, and for each text model of a config.json with several."""
+    for name, raw, at in (
+        ("llama", SIZES | words, ""),
+        ("llava", {"model_type": "llava", "text_config": SIZES | words}, "text_config."),
+    ):
+        _, (finding,) = by_name(name)[0].load("config").read(raw)
+        named = [part for part in finding.message.split("`")[1::2] if part != "yarn" and part != "default"]
+        assert named == [at + path for path in paths]
+
+
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        ({"rope_parameters": {"full_attention": {"rope_type": "linear"}}}, "rope_parameters.full_attention.factor"),
+        (
+            {"rope_parameters": {"sliding_attention": {"rope_theta": -1.0}}},
+            "rope_parameters.sliding_attention.rope_theta",
+        ),
+        ({"rope_local_base_freq": -1.0}, "rope_local_base_freq"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": -1.0}}, "rope_scaling.factor"),
+    ],
+)
+def test_messages_have_the_paths_of_two_ropes(words: dict[str, Any], path: str) -> None:
+    _, (finding,) = Gemma3Config.read(SIZES | words)
+    assert f"`{path}`" in finding.message
+
+
 @pytest.mark.parametrize("group", [{}, {"rope_type": "linear", "rope_theta": 1e6, "factor": 4.0}])
 @pytest.mark.parametrize("word", ["type", "rope_type"])
 def test_older_words_of_two_ropes(word: str, group: dict[str, Any]) -> None:

@@ -62,7 +62,7 @@ def test_absent_keys_mean_what_transformers_takes_them_for(name: str) -> None:
 
 
 NULLS = [(name, "head_dim") for name in ("llama", "mistral", "ministral", "mixtral")]
-NULLS += [(name, "sliding_window") for name in ("mistral", "ministral", "mixtral", "qwen2")]
+NULLS += [(name, "sliding_window") for name in ("mistral", "mixtral", "qwen2")]
 NULLS += [(name, "num_key_value_heads") for name in ("llama", "qwen2")]
 
 

@@ -39,7 +39,7 @@ def test_impossible_sizes_of_llama(key, value):
 
 
 def test_a_rope_factor_of_zero():
-    with pytest.raises(BringupError, match=r"BU121.*`factor` is 0"):
+    with pytest.raises(BringupError, match=r"BU121.*`rope_scaling.factor` is 0"):
         LlamaConfig.from_hf(LLAMA | {"rope_scaling": {"rope_type": "linear", "factor": 0.0}})
 
 

@@ -84,6 +84,48 @@ def test_two_files_of_which_config_json_is_wrong(folder: Path, tmp_path: Path, c
     assert "and hf_quant_config.json sets `quant_" in finding.help
 
 
+def test_only_the_other_file_is_wrong(folder: Path, tmp_path: Path) -> None:
+    """Messages name the file that states the format, and its own keys; fixes are edits of that file."""
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(modelopt("FP8")), "utf-8")
+    (finding,) = check(open_job(checkpoint=str(tmp_path))).findings
+    assert finding.code == "BU137"
+    assert finding.message.startswith("hf_quant_config.json sets `quant_algo` = 'FP8', and 14 matrices are in another")
+    assert finding.help.startswith("remove hf_quant_config.json, and set in config.json:")
+    assert "`quant_method`" not in finding.message
+
+
+def test_the_other_file_of_plain_weights(tmp_path: Path) -> None:
+    quantised, exact = write("llama", FORMATS["modelopt-nvfp4"], tmp_path)
+    (quantised / "model.safetensors").write_bytes((exact / "model.safetensors").read_bytes())
+    (finding,) = check(open_job(checkpoint=str(quantised))).findings
+    assert finding.code == "BU137"
+    assert finding.message.startswith("hf_quant_config.json sets `quant_algo` = 'NVFP4', ")
+    assert finding.help == "if the weights were dequantised, remove hf_quant_config.json"
+
+
+def test_a_file_of_the_command(folder: Path, tmp_path: Path) -> None:
+    """With --config, the checkpoint's own files state nothing."""
+    config = {**open_checkpoint(str(folder)).config, "quantization_config": {**CONFIG, "quant_algo": "FP8"}}
+    (tmp_path / "mine.json").write_text(json.dumps(config), "utf-8")
+    (finding,) = check(open_job(checkpoint=str(folder), config=tmp_path / "mine.json")).findings
+    assert finding.message.startswith(
+        f"{tmp_path / 'mine.json'} sets `quant_method` = 'modelopt', `quant_algo` = 'FP8'"
+    )
+
+
+@pytest.mark.parametrize("key", ["compression_config", "quantization_config"])
+def test_plain_weights_with_either_key(tmp_path: Path, key: str) -> None:
+    """Both names of the group have the same finding, and it names the one that the file has."""
+    _, exact = write("llama", FORMATS["modelopt-nvfp4"], tmp_path)
+    config = json.loads((exact / "config.json").read_text("utf-8")) | {key: FORMATS["ct-int8"].words}
+    (exact / "config.json").write_text(json.dumps(config), "utf-8")
+    (finding,) = check(open_job(checkpoint=str(exact))).findings
+    assert finding.code == "BU137"
+    assert finding.help == f"if the weights were dequantised, remove `{key}` from config.json"
+
+
 def test_a_second_file_that_is_not_json(folder: Path, tmp_path: Path) -> None:
     (finding,) = both(folder, tmp_path, CONFIG, "{")
     assert (finding.code, finding.severity) == ("BU202", Severity.WARNING)
@@ -149,6 +191,15 @@ def test_early_words_in_config_json(awq: Path, method: Any, words: Any, code: st
     found = check(open_job(checkpoint=opened, config=config)).findings
     assert [finding.code for finding in found] == ([code] if code else [])
     assert all(said in finding.message for finding in found)
+
+
+def test_early_words_that_are_wrong(awq: Path, tmp_path: Path) -> None:
+    """The block size is to be corrected in quant_config.json."""
+    for path in awq.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "quant_config.json").write_text(json.dumps(EARLY | {"q_group_size": 64}), "utf-8")
+    (finding,) = check(open_job(checkpoint=str(tmp_path))).findings
+    assert finding.help.endswith("set `q_group_size` to 32 in quant_config.json")
 
 
 def test_values_of_early_words(awq: Path, tmp_path: Path) -> None:

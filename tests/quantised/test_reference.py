@@ -17,7 +17,8 @@ from bringup.cli.main import cli
 from bringup.compile.parity.reference import Reference
 from bringup.diagnostics import BringupError
 from tests.models import parity
-from tests.quantised.checkpoints import CASES, write
+from tests.quantised import fp8_checkpoints
+from tests.quantised.checkpoints import CASES, WIDE, write
 from tests.quantised.formats import FORMATS as PUBLISHED
 from tests.quantised.formats import INT4, INT8, compressed, packed
 from tests.quantised.int4_formats import FORMATS as WORDS
@@ -108,6 +109,37 @@ def test_weights_that_its_package_rounds(tmp_path: Path) -> None:
     quantised, _ = write("llama", PUBLISHED["ct-nvfp4"], tmp_path)
     with pytest.raises(BringupError, match=r"BU703.*rounds the weights of nvfp4 to bfloat16"):
         reference(quantised)
+
+
+@pytest.mark.parametrize("block", [32, 128])
+def test_blocks_that_matrices_cut_off(block: int, tmp_path: Path) -> None:
+    """transformers derives the width of blocks from the number of scales: 80 for 160 columns in blocks of 128."""
+    quantised = fp8_checkpoints.write(WIDE["llama wide"], tmp_path / "quantised", block)
+    exact = parity.save_checkpoint(WIDE["llama wide"], tmp_path / "exact")
+    opened, values = open_checkpoint(str(quantised)), dict[str, np.ndarray]()
+    stored = {name: opened.read(info) for name, info in opened.headers.items()}
+    for name, array in stored.items():
+        if (scales := stored.get(f"{name}_scale_inv")) is not None:
+            each = scales.repeat(block, 0).repeat(block, 1)[: len(array), : array.shape[1]]
+            values[name] = array.astype(np.float32) * each
+        elif not name.endswith("_scale_inv"):
+            values[name] = array
+    save_file(values, exact / "model.safetensors", {"format": "pt"})
+    assert_exact(quantised, exact)
+
+
+@pytest.mark.parametrize(("name", "family"), [("nf4", "llama of words"), ("fp4 of 128", "llama of words"), ("fp8", "")])
+@pytest.mark.parametrize("target", ["cpu", pytest.param("torch", marks=pytest.mark.slow)])
+def test_verify_in_bfloat16(name: str, family: str, target: str, tmp_path: Path) -> None:
+    """A program that computes in bfloat16 with quantised weights; those of float8 state activations in float8."""
+    if name == "fp8":
+        folder = fp8_checkpoints.write(WIDE["llama wide"], tmp_path / "model", 128)
+    else:
+        folder, _ = write(family, WORDS[name], tmp_path)
+    words = ["verify", "--checkpoint", str(folder), "--dtype", "bfloat16", "--max-seq-len", "64", "--target", target]
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 0, result.output
+    assert "agrees on" in result.output
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])

@@ -220,6 +220,23 @@ def test_tokens_of_a_batch(batch_bundle) -> None:
     assert set(plan["sampling"]) == {"decode", "decode_2", "decode_4"}
 
 
+def test_tokens_of_more_sequences_than_have_slots(tmp_path, monkeypatch) -> None:
+    """The host samples steps of a larger batch, and the device those of the same bundle that are small enough."""
+    monkeypatch.setattr(sampling, "MOST_SEQUENCES", 2)  # of a GPU: 256, whose steps the emulator runs in minutes
+    settings = {"max_seq_len": CONTEXT, "buckets": (PREFILL,), "max_batch_size": 4, "cache_blocks": 4}
+    bundle = build(job_of("gpt2", tmp_path), out=tmp_path / "b", target="cuda:sm_80", **settings)
+    assert set(json.loads((bundle / "kernels.json").read_text("utf-8"))["sampling"]) == {"decode", "decode_2"}
+    batch, wanted = load_batch(bundle, "emulate"), load_batch(bundle, "reference")
+    watched = watch(batch)
+    answers, expected = requests(batch), requests(wanted)
+    for each, found in ((batch, answers), (wanted, expected)):
+        while each:
+            for event in each.step():
+                found[event.id].append(event.token)
+    assert answers == expected
+    assert watched.had_step  # of the last sequences, once no more than two are left
+
+
 def test_tokens_of_a_server(batch_bundle, monkeypatch) -> None:
     """A request with `top_k`: its text is that of the tokens which the host samples."""
     batch, reference = load_batch(batch_bundle, "emulate"), load_batch(batch_bundle, "reference")

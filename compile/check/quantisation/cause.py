@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from bringup.adapters.planning.plan import Plan
-from bringup.adapters.planning.quantization import WORDS, Format, block_size, part_of
+from bringup.adapters.planning.quantization import Format, block_size, part_of
 from bringup.adapters.schemes.registry import read_quantisation
 from bringup.diagnostics import Diagnostic, Severity
 from bringup.grouping import grouped, roots
-from bringup.shown import shown
 
 if TYPE_CHECKING:
     from bringup.compile.job import Job
@@ -42,11 +41,6 @@ def parameters_of(plan: Plan, plains: Iterable[str]) -> str:
         if any(name in bare or ((part := part_of(name)) and part[0] in bare) for name in bare_names(plan, names))
     ]
     return ", ".join(grouped(roots(readers, plan.signature)))
-
-
-def quoted(words: Mapping[str, object]) -> str:
-    """The keys that describe the weights, with the config's values."""
-    return ", ".join(f"`{key}` = {shown(words[key])}" for key in WORDS if key in words) or "`quantization_config`"
 
 
 def words_for(plan: Plan, row: Format, matrices: Parts) -> dict[str, object] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -13,11 +12,11 @@ from bringup.compile.check.quantisation.cause import (
     Cause,
     bare_names,
     parameters_of,
-    quoted,
     reads,
     words_for,
 )
 from bringup.compile.check.quantisation.other_settings import fitting, lacking, turned
+from bringup.compile.check.quantisation.statement import statement
 from bringup.diagnostics import Diagnostic
 from bringup.grouping import listed
 from bringup.spec import FLOATS
@@ -31,16 +30,16 @@ def otherwise(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
     found = fitting(job, words)
     if found is None:
         return
-    plan = job.plan
+    plan, place = job.plan, statement(job)
     matrices = parts_of(name for name in plan.headers if name in found.tensors)
     names = [name for parts in matrices.values() for name in parts.values()]
     finding = Diagnostic(
         code="BU137",
-        message=f"config.json sets {quoted(words)}, but the checkpoint stores {listed(matrices)} otherwise",
-        help=f"set `quantization_config` as the tensors require: {found}",
+        message=f"{place.sets}, but the checkpoint stores {listed(matrices)} otherwise",
+        help=f"set {place.group} as the tensors require: {found}",
         parameter=parameters_of(plan, matrices),
         sources=tuple(names),
-        expected=quoted(words),
+        expected=place.sets.partition(" sets ")[2],
         actual=str(found),
         **stored(plan, names),
     )
@@ -49,11 +48,11 @@ def otherwise(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
 
 def incomplete(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
     """The cause if every matrix lacks one of its parts, or has one transposed: otherwise each would be a finding."""
-    plan = job.plan
+    plan, place = job.plan, statement(job)
     for part, names in turned(plan).items():
         finding = Diagnostic(
             code="BU137",
-            message=f"config.json sets {quoted(words)}, but the checkpoint has {listed(names)} transposed",
+            message=f"{place.sets}, but the checkpoint has {listed(names)} transposed",
             help=f"save `{part}` in the layout of the format",
             parameter=parameters_of(plan, parts_of(names)),
             sources=tuple(names),
@@ -66,7 +65,7 @@ def incomplete(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
         called = f"; is it stored as `{others[0].rpartition('.')[2]}`?" if others else ""
         finding = Diagnostic(
             code="BU137",
-            message=f"config.json sets {quoted(words)}, but the checkpoint stores {listed(matrices)} without `{part}`",
+            message=f"{place.sets}, but the checkpoint stores {listed(matrices)} without `{part}`",
             help=f"give the checkpoint that has them, or state how this one is quantised{called}",
             parameter=parameters_of(plan, matrices),
             sources=tuple(names),
@@ -91,7 +90,7 @@ def unquantised(job: Job, words: Mapping[str, object], *, stated: bool) -> Itera
 
     `stated`: the config's keys have a finding of their own.
     """
-    plan, found = job.plan, dict[str, dict[str, str]]()
+    plan, place, found = job.plan, statement(job), dict[str, dict[str, str]]()
     for p in plan.problems:
         for bare, parts in parts_of(p.sources if p.code == "BU101" else ()).items():
             plain = bare if bare in plan.headers else plan.prefix + bare
@@ -105,16 +104,16 @@ def unquantised(job: Job, words: Mapping[str, object], *, stated: bool) -> Itera
     parts = dict.fromkeys(part for each in found.values() for part in each)
     lacking = f" without {', '.join(f'`{part}`' for part in parts)}" if parts else ""
     row = by_method(str(words.get("quant_method", "")))
-    some = found and len(found) < sum(1 for name in plan.required if part_of(name))
+    some = found and len(found) < len({part[0] for name in plan.required if (part := part_of(name))})
     finding = Diagnostic(
         code="BU137",
-        message=f"config.json sets {quoted(words)}, but the checkpoint stores {listed(names)} as {dtypes}{lacking}",
+        message=f"{place.sets}, but the checkpoint stores {listed(names)} as {dtypes}{lacking}",
         help=(
-            "if these modules were not converted, list them in `modules_to_not_convert` of `quantization_config`"
+            f"if these modules were not converted, list them in {place.modules}"
             if some
             else "give the checkpoint that has the scales, or the one that was quantised"
             if packed and not found
-            else "if the weights were dequantised, remove `quantization_config` from config.json"
+            else f"if the weights were dequantised, {place.removal}"
         ),
         parameter=parameters_of(plan, found or packed),
         sources=tuple(names if found or packed else ()),
@@ -157,15 +156,16 @@ def of_another(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
         for plain, each in scales.items()
     }
     proposed = words_for(plan, row, as_stored) if row else None
+    place = statement(job)
     have = dict.fromkeys(part for each in matrices.values() for part in each)
     sources = [headers[name] for each in matrices.values() for name in each.values()]
     finding = Diagnostic(
         code="BU137",
-        message=f"config.json sets {quoted(words)}, and {len(others)} matrices are in another format"
+        message=f"{place.sets}, and {len(others)} matrices are in another format"
         f"{f' ({row.name})' if row else ''}: {listed(others)} have {', '.join(f'`{part}`' for part in have)}",
-        help=f'set it in config.json: "quantization_config": {json.dumps(proposed)}'
+        help=place.replacement(proposed)
         if proposed and reads(job, proposed)
-        else "give the `quantization_config` that the converter of these files wrote",
+        else f"give the {place.group} that the converter of these files wrote",
         parameter=parameters_of(plan, others),
         sources=tuple(sources),
         expected=str(words.get("quant_method", "")),

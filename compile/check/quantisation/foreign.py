@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,10 +14,10 @@ from bringup.compile.check.quantisation.cause import (
     Parts,
     bare_names,
     parameters_of,
-    quoted,
     reads,
     words_for,
 )
+from bringup.compile.check.quantisation.statement import statement
 from bringup.diagnostics import Diagnostic
 from bringup.grouping import listed
 
@@ -74,11 +73,12 @@ def _finding(job: Job, words: Mapping[str, object], row: Format, matrices: Parts
     parts = dict.fromkeys(part for each in matrices.values() for part in each)
     parts |= dict.fromkeys(name.rpartition(".")[2] for name in caches)
     sources = [*(name for each in matrices.values() for name in each.values()), *caches]
-    message = f"sets {quoted(words)}" if words else "has no `quantization_config`"
+    place = statement(job)
     return Diagnostic(
         code="BU137",
         message=f"no rule reads quantised matrices ({row.name}): {listed(matrices)}, {len(matrices)} in all, with "
-        f"{', '.join(f'`{part}`' for part in parts)}; config.json {message}",
+        f"{', '.join(f'`{part}`' for part in parts)}; "
+        f"{place.sets if words else f'{place.file} has no `{place.key}`'}",
         help=_advice(job, words, row, matrices),
         parameter=parameters_of(plan, matrices),
         sources=tuple(sources),
@@ -89,15 +89,15 @@ def _finding(job: Job, words: Mapping[str, object], row: Format, matrices: Parts
 
 
 def _advice(job: Job, words: Mapping[str, object], row: Format, matrices: Parts) -> str:
+    place = statement(job)
     proposed = None if words else words_for(job.plan, row, matrices)
     if proposed and reads(job, proposed):
-        return f'set it in config.json: "quantization_config": {json.dumps(proposed)}'
+        return place.replacement(proposed)
     if words.get("quant_method") in row.methods and reads(job, words):
         return (
-            "these modules are listed as unquantised: correct the list in `quantization_config`, or give "
-            "their plain weights"
+            f"these modules are listed as unquantised: correct the list in {place.group}, or give their plain weights"
         )
     how = f" ({row.dequantise})" if row.dequantise else ""
     return f"give the checkpoint that was quantised, or dequantise this one{how}" + (
-        " and remove `quantization_config`" if words and not row.dequantise else ""
+        f" and {place.removal}" if words and not row.dequantise else ""
     )

@@ -12,6 +12,7 @@ from bringup.adapters.planning.problems import Problem
 from bringup.adapters.planning.quantization import block_size
 from bringup.adapters.schemes.part_source import PartSource, block_of, values_of
 from bringup.compile.check.facts.shapes import parameters_and_tensors, sites
+from bringup.compile.check.quantisation.statement import Statement
 from bringup.diagnostics import Diagnostic
 from bringup.grouping import listed
 from bringup.spec import Shape
@@ -30,8 +31,11 @@ class Scales(NamedTuple):
 Parts = Mapping[str, Mapping[str, PartSource]]  # module → name → the tensor's source
 
 
-def scale_mistakes(plan: Plan, problems: Sequence[Problem]) -> tuple[list[Diagnostic], list[Problem]]:
-    """One diagnostic for each block size of the checkpoint that differs from the config's, and all other problems."""
+def scale_mistakes(plan: Plan, problems: Sequence[Problem], place: Statement) -> tuple[list[Diagnostic], list[Problem]]:
+    """One diagnostic for each block size of the checkpoint that differs from the config's, and all other problems.
+
+    `place` is the statement of the quantisation.
+    """
     scales, others = list[Scales](), list[Problem]()
     siblings = Siblings(plan)
     wrong = {name for problem in problems for name in problem.sources}
@@ -41,7 +45,7 @@ def scale_mistakes(plan: Plan, problems: Sequence[Problem]) -> tuple[list[Diagno
             found = _scales(plan, problem, siblings.of(problem, problem.rule), wrong)
         scales += [found] if found else []
         others += [] if found else [problem]
-    return [_finding(plan, group) for group in _by_block(scales)], others
+    return [_finding(plan, group, place.file) for group in _by_block(scales)], others
 
 
 class Siblings:
@@ -109,14 +113,14 @@ def _by_block(scales: Sequence[Scales]) -> Iterator[list[Scales]]:
         yield from apart.values()
 
 
-def _finding(plan: Plan, group: Sequence[Scales]) -> Diagnostic:
+def _finding(plan: Plan, group: Sequence[Scales], file: str) -> Diagnostic:
     first, problems = group[0], [one.problem for one in group]
     parameter, sources = parameters_and_tensors(problems)
     names = listed(sources)
     found, block = block_size({(one.matrix, one.found) for one in group}), _in_words(first.block, first.key)
     if found:
         message = f"{names} have one value for blocks of {list(found)}, and `{first.key}` is {block}"
-        help = f"if all of the checkpoint are so, set `{first.key}` to {_in_words(found, first.key)} in config.json"
+        help = f"if all of the checkpoint are so, set `{first.key}` to {_in_words(found, first.key)} in {file}"
     else:
         message = (
             f"{names} is {list(first.found)}, which matches no block size of a matrix {list(first.matrix)}; "

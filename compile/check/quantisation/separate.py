@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.problems import Problem
-from bringup.adapters.planning.quantization import part_of, quantization_words
+from bringup.adapters.planning.quantization import part_of, quantization_words, without_quantization
 from bringup.adapters.schemes.registry import read_quantisation
 from bringup.compile.check.facts.unruled import tensors_of_unruled
 from bringup.compile.check.quantisation.cause import CONFIG_KEYS, Cause, bare_names
@@ -94,7 +94,7 @@ def _as_plain(job: Job) -> Job | None:
     Mistakes in the tensors are then found as if the config did not have it.
     """
     with suppress(BringupError, AxesError):
-        plain = replanned(job, {key: words for key, words in job.config.items() if key != "quantization_config"})
+        plain = replanned(job, without_quantization(job.config))
         headers = plain.plan.headers
         if not any(part_of(name) for name in headers) and all(info.dtype in FLOATS for info in headers.values()):
             return plain

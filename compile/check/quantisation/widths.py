@@ -10,6 +10,7 @@ from bringup.adapters.planning.rules import Rule
 from bringup.adapters.schemes.part_source import PartSource, dimensions
 from bringup.compile.check.facts.shapes import parameters_and_tensors, sites
 from bringup.compile.check.quantisation.scales import Siblings
+from bringup.compile.check.quantisation.statement import Statement
 from bringup.diagnostics import Diagnostic
 from bringup.graphs.core.axes import shape_of
 from bringup.grouping import listed
@@ -18,10 +19,11 @@ from bringup.spec import DTYPES
 BITS = (2, 3, 4, 8)
 
 
-def width_mistakes(plan: Plan, problems: Sequence[Problem]) -> tuple[list[Diagnostic], list[Problem]]:
+def width_mistakes(plan: Plan, problems: Sequence[Problem], place: Statement) -> tuple[list[Diagnostic], list[Problem]]:
     """One diagnostic for each number of bits of codes that differs from the config's, and all other problems.
 
-    Scales of these matrices have the right shape: with another size of the matrix they would not.
+    Scales of these matrices have the right shape: with another size of the matrix they would not. `place` is the
+    statement of the quantisation.
     """
     wrong = {name for problem in problems for name in problem.sources}
     found: dict[tuple[int, int], list[Problem]] = {}
@@ -35,7 +37,7 @@ def width_mistakes(plan: Plan, problems: Sequence[Problem]) -> tuple[list[Diagno
             found.setdefault(bits, []).append(problem)
         else:
             others.append(problem)
-    return [_finding(plan, *bits, group) for bits, group in found.items()], others
+    return [_finding(plan, *bits, some, place.group) for bits, some in found.items()], others
 
 
 def _has_right_scales(plan: Plan, siblings: Mapping[str, PartSource], wrong: set[str]) -> bool:
@@ -65,12 +67,12 @@ def _bits(plan: Plan, problem: Problem, siblings: Mapping[str, PartSource]) -> t
     return (declared, bits) if not rest and bits in BITS else None
 
 
-def _finding(plan: Plan, declared: int, bits: int, problems: Sequence[Problem]) -> Diagnostic:
+def _finding(plan: Plan, declared: int, bits: int, problems: Sequence[Problem], group: str) -> Diagnostic:
     parameter, sources = parameters_and_tensors(problems)
     return Diagnostic(
         code="BU102",
         message=f"{listed(sources)} have codes of {bits} bits, and the config states {declared}",
-        help="correct the bits that `quantization_config` states for these modules",
+        help=f"correct the bits that {group} states for these modules",
         parameter=parameter,
         sources=sources,
         expected=str(declared),
