@@ -13,7 +13,7 @@ from functools import cache
 
 from bringup.compile.draft.modelling import Part, models_folder, parts_of
 
-# Families of bringup whose drafts are complete: their statements are those of a draft's parts.
+# Architectures whose drafts are complete: their statements are those of a draft's parts.
 KNOWN = {
     "llama": "LlamaForCausalLM", "mixtral": "MixtralForCausalLM", "olmo2": "Olmo2ForCausalLM",
     "phi3": "Phi3ForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM",
@@ -242,14 +242,8 @@ def _norms(part: Part, meaning: Meaning) -> None:
                 names += [name] if kinds[name] == "n" else []
         if re.match(r"hidden_states = residual \+ ", text):
             order += "+"
-    roles = {
-        "na+nm+": ("before", "12"),
-        "nan+nmn+": ("around", "1234"),
-        "an+mn+": ("after", "24"),
-        "nam+": ("parallel", "1"),
-    }
-    if order in roles:
-        meaning.norms, numbers = roles[order]
+    if order in ORDERS:
+        meaning.norms, numbers = ORDERS[order]
         meaning.norm_roles = {name: f"norm_{number}" for name, number in zip(names, numbers, strict=True)}
 
 
@@ -260,4 +254,4 @@ def _kind(text: str) -> str:
         return "n"
     if word.endswith("Attention"):
         return "a"
-    return "m" if re.search("MLP|Moe|MoE|MoE|FeedForward", word) else ""
+    return "m" if re.search("MLP|Moe|MoE|FeedForward", word) else ""

@@ -43,6 +43,12 @@ def relu(x: Tensor) -> Tensor:
     return x.clamp(min=0)
 
 
+def relu_squared(x: Tensor) -> Tensor:
+    """max(x, 0)² (So et al. 2021, "Primer", section 4)."""
+    positive = relu(x)
+    return positive * positive
+
+
 def soft_cap(x: Tensor, cap: float | None) -> Tensor:
     """cap · tanh(x / cap), in float32: values between -cap and cap (Gemma 2 report, section 2). None returns x."""
     import torch
@@ -59,4 +65,5 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": silu,
     "swish": silu,
     "relu": relu,
+    "relu2": relu_squared,
 }

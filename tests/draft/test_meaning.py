@@ -28,6 +28,7 @@ WRITTEN = {
     "olmo3": ("local_theta=", "rope=int("),
     "cohere": ("* self.config.logit_scale", "ParallelLayer("),
     "flex_olmo": ('norms="after"',),
+    "arcee": (" MLP(", 'activation="relu2"'),
 }  # fmt: skip
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers.activations import ACT2FN
 
 from bringup.diagnostics import BringupError
+from bringup.graphs.ops.activation import ACTIVATIONS
 from bringup.graphs.ops.linear import linear
 from bringup.graphs.ops.norm import layer_norm, rms_norm
 from bringup.graphs.ops.op import op
@@ -74,3 +76,14 @@ def test_norms_equal_torch():
     x, w, b = torch.randn(4, 6), torch.randn(6), torch.randn(6)
     assert torch.allclose(layer_norm(x, w, b, 1e-5), torch.nn.functional.layer_norm(x, (6,), w, b, 1e-5), atol=1e-6)
     assert torch.allclose(rms_norm(x, w, 1e-5), torch.nn.functional.rms_norm(x, (6,), w, 1e-5), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_activations_are_those_of_transformers(name: str, dtype: torch.dtype) -> None:
+    """Of every name that a config may state; transformers computes in float64, and the result is rounded once."""
+    x = torch.linspace(-8, 8, 4001).to(dtype)
+    exact = ACT2FN[name](x.double())
+    ours = ACTIVATIONS[name](x)
+    assert ours.dtype == dtype
+    torch.testing.assert_close(ours.double(), exact, rtol=torch.finfo(dtype).eps, atol=4e-7)
