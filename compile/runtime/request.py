@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Literal, NamedTuple, SupportsIndex
+from typing import Literal, NamedTuple, SupportsIndex, cast
 
 from bringup.arguments import integer, integer_list
 from bringup.compile.runtime.lora.weights import LoraWeights, TaskId
@@ -12,6 +12,8 @@ from bringup.compile.runtime.sampling import check_sampling
 from bringup.compile.runtime.scores import Score, Shift, shift
 from bringup.compile.runtime.stats import Stats
 from bringup.compile.runtime.token_ids import integers
+from bringup.diagnostics import fail
+from bringup.shown import shown
 
 Reason = Literal["eos", "length", "context"]
 
@@ -59,8 +61,7 @@ class Request:
             integer("top_k", self.top_k, minimum=0),
             integer("seed", self.seed, minimum=0),
             frozenset(integer_list("eos", self.eos)),
-            task_id(self.lora),
-            self.lora_weights,
+            *_lora(self.lora, self.lora_weights),
             shift(self.logit_bias, self.presence_penalty, self.frequency_penalty),
             None if self.logprobs is None else integer("logprobs", self.logprobs, minimum=0),
             bool(self.prompt_logprobs),
@@ -87,6 +88,16 @@ class CheckedRequest(NamedTuple):
     def needs_logits(self) -> bool:
         """Whether its tokens must be sampled on the host."""
         return bool(self.shift or self.logprobs is not None or self.prompt_logprobs)
+
+
+def _lora(given: TaskId | None, weights: LoraWeights | None) -> tuple[TaskId | None, LoraWeights | None]:
+    task = task_id(given)
+    if weights is not None and not isinstance(cast("object", weights), LoraWeights):
+        help = "pass the result of `batch.read_lora(path)`"
+        raise fail("BU024", f"`lora_weights` is {shown(weights)}, not the weights of a LoRA", help=help)
+    if weights is not None and task is None:
+        raise fail("BU024", "`lora_weights` without `lora`", help="pass the task id of the LoRA as `lora`")
+    return task, weights
 
 
 def task_id(given: TaskId | None) -> TaskId | None:

@@ -174,6 +174,9 @@ def test_an_unknown_id_is_refused_before_anything_runs(batch):
     for task in ("french", 12):
         assert code_of(batch.add, Request([1, 2], max_new_tokens=1, lora=task)) == "BU620"
     assert code_of(batch.add, Request([1, 2], max_new_tokens=1, lora=-2)) == "BU024"
+    for lora, weights in ((None, "french"), (7, "french"), (None, LoraWeights({})), (-1, LoraWeights({}))):
+        request = Request([1, 2], max_new_tokens=1, lora=lora, lora_weights=weights)
+        assert code_of(batch.add, request) == "BU024"
     assert code_of(Session(batch._opened).use_lora, "french") == "BU620"
     assert len(batch) == 0
 
