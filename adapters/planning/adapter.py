@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from bringup.adapters.algebra.expr import Expr, Source
 from bringup.adapters.algebra.hooks import Hook
@@ -139,9 +139,11 @@ class Adapter:
         are in the checkpoint's own names. `before` computes tensors that these rules read, from the checkpoint's;
         `after` computes parameters from the results of these rules.
 
-        Raises ValueError for two functions with the same result, TypeError for `names` and `before` of a traced
-        function, which reads the checkpoint's names itself.
+        Raises ValueError for two functions with the same result, TypeError for a name that is no text, and for `names`
+        and `before` of a traced function, which reads the checkpoint's names itself.
         """
+        if not isinstance(cast("object", name), str):
+            raise TypeError("the first argument of `with_` is the adapter's name: pass `rules={…}` or `names={…}`")
         before, after, site = tuple(before), tuple(after), Site.outside(__file__)
         for hooks in (before, after):
             given = [pattern for hook in hooks for pattern in hook.outputs]

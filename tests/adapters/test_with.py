@@ -295,3 +295,9 @@ def test_a_hook_takes_a_parameter_that_there_is_a_rule_for() -> None:
     post = hook(halve, inputs={"model.nrm.weight": "m"}, outputs={"model.norm.weight": "m"})
     plan = make_plan(SIGNATURE, llama(CONFIG).with_(after=[post]), dict_checkpoint(BASE, RAW).headers)
     assert any("0 rules of the base claim `model.nrm.weight`" in problem.message for problem in plan.problems)
+
+
+def test_rules_in_place_of_the_name_are_an_error() -> None:
+    rules: Any = {"model.norm.weight": S("model.nrm.weight")}
+    with pytest.raises(TypeError, match="the first argument of `with_` is the adapter's name"):
+        llama(CONFIG).with_(rules)
