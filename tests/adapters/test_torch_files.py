@@ -137,13 +137,14 @@ def test_the_dict_of_tensors_in_a_dict(tmp_path: Path, word: str) -> None:
         ({"model": {"a": BASE}, "ema": {"a": BASE}}, "BU203", "several dicts of tensors: `model`, `ema`"),
         ([BASE], "BU203", "no dict of tensors"),
         ({"a": BASE.to_sparse()}, "BU204", "torch._utils._rebuild_sparse_tensor"),
-        ({"a": torch.complex(BASE, BASE)}, "BU204", "torch.ComplexFloatStorage"),
+        ({"a": torch.complex(BASE, BASE)}, "BU203", "torch.ComplexFloatStorage"),
+        ({"a": BASE.to(torch.float8_e4m3fnuz)}, "BU203", "the dtype `torch.float8_e4m3fnuz`"),
         ({"a": torch.complex(BASE, BASE).conj().imag}, "BU203", "a conjugate or negative view"),
         ({"a": torch.nn.Linear(2, 2)}, "BU204", "torch.nn.modules.linear.Linear"),
         ({"a": torch.empty(2, device="meta")}, "BU204", "_rebuild_meta_tensor_no_storage"),
         ({"a": BASE, "path": Path("x")}, "BU204", "pathlib"),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_what_is_no_plain_state_dict(tmp_path: Path, value: object, code: str, said: str) -> None:
     torch.save(value, tmp_path / "model.pt")

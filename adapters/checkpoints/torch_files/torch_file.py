@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import struct
 from collections import Counter
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple, cast
 
 from bringup.adapters.checkpoints.files import opened, refuse_lfs_pointer, some
 from bringup.adapters.checkpoints.stored import Stored, extent, is_row_major
-from bringup.adapters.checkpoints.torch_files.objects import NAMES, Storage, Tensor, storage_of
+from bringup.adapters.checkpoints.torch_files.objects import DTYPE_NAMES, NAMES, Storage, Tensor, storage_of
 from bringup.adapters.checkpoints.torch_files.pickle_bytes import PickleError
 from bringup.adapters.checkpoints.torch_files.pickle_machine import Builder, unpickle
 from bringup.adapters.checkpoints.zip_container import MAGIC as ZIP
@@ -34,6 +35,9 @@ MAX_PICKLE = 16 << 20  # bytes; 20,000 tensors take 4 MB
 MAX_NAME = 1000  # characters of a tensor's name
 AGAIN = "the file is damaged or was not written by torch.save: download it again, or save it again as safetensors"
 STATE = "save the state dict alone: `torch.save(model.state_dict(), FILE)`, or save it as safetensors"
+
+# Dtypes of torch that are not in DTYPE_NAMES: complex and quantised numbers, other float8, numbers of less than a byte.
+OTHER_DTYPES = re.compile(r"torch\.((complex|float|q?u?int|bits)\d\w*|(Complex|Q)\w+Storage)")
 
 
 class TorchFile(NamedTuple):
@@ -68,6 +72,9 @@ def read_torch(path: Path) -> TorchFile:
     except PickleError as error:
         if not error.name:
             raise _bad(path, str(error)) from None
+        if OTHER_DTYPES.fullmatch(error.name):
+            help = f"save its tensors in a dtype that bringup reads: {', '.join(dict.fromkeys(DTYPE_NAMES.values()))}"
+            raise _bad(path, f"a tensor has the dtype `{error.name}`, which bringup does not read", help) from None
         raise fail(
             "BU204",
             f"`{path}` refers to `{error.name}`, which is not part of a state dict; no code of it was run",
