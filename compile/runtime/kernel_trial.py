@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from os import PathLike
 
+from bringup.arguments import choice
 from bringup.compile.bundle.manifest import program_of
 from bringup.compile.gpu.emulated import EMULATED
 from bringup.compile.gpu.kernel_plan import read_plan
@@ -18,10 +19,13 @@ from bringup.compile.targets.schedule import read_schedule
 from bringup.diagnostics import fail
 
 
-def trial_of(bundle: str | PathLike[str], say: Callable[[str], None] = lambda name: None) -> list[Row]:
+def trial_of(
+    bundle: str | PathLike[str], say: Callable[[str], None] = lambda name: None, entries: Iterable[str] = ()
+) -> list[Row]:
     """Every launch of a bundle with the findings on its kernels; `say` receives the name of each entry point.
 
-    Raises BU603 for an invalid bundle, BU018 for one without kernels that the emulator supports.
+    `entries` are the names of the entry points to test, if not all. Raises BU603 for an invalid bundle, BU018 for one
+    without kernels that the emulator supports, BU024 for a name that is no entry point.
     """
     folder, manifest, weights = opened_files(bundle)
     target = of_bundle(manifest).target
@@ -29,9 +33,11 @@ def trial_of(bundle: str | PathLike[str], say: Callable[[str], None] = lambda na
         help = f"it runs those for {', '.join(EMULATED)}"
         raise fail("BU018", f"the emulator does not run kernels for {target.name}", help=help)
     interface = Interface.from_json(manifest["interface"])
+    known = [entry.name for entry in interface.entries]
+    names = [choice("entry", name, known) for name in entries]
     with program_of(folder):
         schedule = read_schedule(folder, interface)
         plan = read_plan(folder, schedule.graphs)
         check_calls(plan, schedule, interface)
         trial = Trial(plan, programs_of(folder, plan), schedule, interface, weights)
-    return trial.rows(manifest["vocab_size"], say)
+    return trial.rows(manifest["vocab_size"], say, names)

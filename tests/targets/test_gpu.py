@@ -112,11 +112,15 @@ def test_kernels_are_clean_and_move_what_the_schedule_counts(rows) -> None:
 
 
 def test_the_command_prints_a_table(gpu_bundle, rows, monkeypatch, capsys) -> None:
-    tried: list[Path] = []
-    monkeypatch.setattr(kernel_trial, "trial_of", lambda folder: tried.append(folder) or rows)
     with pytest.raises(SystemExit) as ended:
-        cli.main(["kernels", "test", str(gpu_bundle)])
-    assert (ended.value.code, tried) == (0, [gpu_bundle])
+        cli.main(["kernels", "test", str(gpu_bundle), "--entry", "decod"])
+    assert ended.value.code == 2
+    assert "`decod` for `entry`\n  = help: did you mean `decode`?" in capsys.readouterr().err
+    tried: list[tuple[Path, tuple[str, ...]]] = []
+    monkeypatch.setattr(kernel_trial, "trial_of", lambda folder, _, names: tried.append((folder, names)) or rows)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["kernels", "test", str(gpu_bundle), "--entry", "decode"])
+    assert (ended.value.code, tried) == (0, [(gpu_bundle, ("decode",))])
     assert "attention_decode" in capsys.readouterr().out
 
 

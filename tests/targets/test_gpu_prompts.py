@@ -30,7 +30,8 @@ def test_a_prompt_longer_than_a_tile(name: str, tmp_path: Path) -> None:
     """Under all checks, then with the driver: the memory of tensor maps is that of all launches of a step."""
     job = open_job(checkpoint=str(parity.save_checkpoint(CONFIGS[name], tmp_path / "checkpoint", "bfloat16")))
     bundle = build(job, out=tmp_path / "b", target="cuda:sm_90", max_seq_len=CONTEXT, buckets=(192,))
-    rows = trial_of(bundle)
+    rows = trial_of(bundle, entries=["prefill_192"])
+    assert {row.entry for row in rows} == {"prefill_192"}
     products = [row for row in rows if row.kernels == "linear_panels"]
     assert len(products) == 4
     assert [finding for row in rows for finding in row.seen.findings] == []

@@ -25,9 +25,16 @@ def command() -> None:
 
 @command.command("test", short_help="Run the kernels of BUNDLE in an emulator, and check them.")
 @click.argument("bundle", type=BUNDLE)
+@click.option(
+    "--entry",
+    "entries",
+    multiple=True,
+    metavar="NAME",
+    help="Test this entry point, such as decode; may be repeated. Default: all.",
+)
 @click.option("--format", "format_", type=OneOf(FORMATS), default="text", show_default=True, metavar="FORMAT",
               help="Output format: text or json.")  # fmt: skip
-def test(bundle: Path, format_: str) -> None:
+def test(bundle: Path, entries: Sequence[str], format_: str) -> None:
     """Run each kernel of BUNDLE in an emulator, and compare it with the reference. Exits with 1 on a finding.
 
     Checks addresses, data races and uninitialised reads in shared memory, the order between thread blocks, asynchronous
@@ -37,8 +44,9 @@ def test(bundle: Path, format_: str) -> None:
     from bringup.compile.runtime.kernel_trial import trial_of
     from bringup.render.progress import StageLines
 
-    with StageLines().stage("Testing kernels"):
-        rows = trial_of(bundle)
+    lines = StageLines()
+    with lines.stage("Testing kernels"):
+        rows = trial_of(bundle, lambda name: lines.draw("Testing", f"kernels of {name}"), entries)
     if format_ == "json":
         print(json_text({"launches": [_facts(row) for row in rows]}), end="")
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,14 +61,17 @@ def rows_of_step(arrays: Mapping[str, np.ndarray], blocks: int) -> np.ndarray:
     return rows
 
 
-def trial_steps(interface: Interface, vocabulary: int, executor: Executor) -> Iterator[TrialStep]:
-    """Two steps of each entry point. Before a step is yielded, `executor` has processed the tokens before it.
+def trial_steps(
+    interface: Interface, vocabulary: int, executor: Executor, names: Collection[str] = ()
+) -> Iterator[TrialStep]:
+    """Two steps of each entry point, or of those with these names. Before a step is yielded, `executor` has processed
+    the tokens before it.
 
     Cache blocks are in a random order if the program allows it. Tokens are random, below `vocabulary`, and equal in
     every run.
     """
     for entry in interface.entries:
-        for full in (True, False):
+        for full in (True, False) if not names or entry.name in names else ():
             found = _Maker(interface, vocabulary, executor).step(entry, full=full)
             if found is not None:
                 yield found

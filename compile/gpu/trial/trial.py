@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -66,9 +66,14 @@ class Trial(ReferenceExecutor):
         self._head: dict[str, Given] = {}  # the buffers of the step's last launch, if it has calls for sampling
         self._done: set[tuple[str, str, int]] = set()
 
-    def rows(self, vocabulary: int, say: Callable[[str], None] = lambda name: None) -> list[Row]:
-        """Runs all test steps. Returns a row for each distinct launch; `say` is called with each entry point's name."""
-        for step in trial_steps(self._interface, vocabulary, self):
+    def rows(
+        self, vocabulary: int, say: Callable[[str], None] = lambda name: None, names: Collection[str] = ()
+    ) -> list[Row]:
+        """Runs all test steps, or those of the entry points `names`. Returns a row for each distinct launch.
+
+        `say` is called with each entry point's name.
+        """
+        for step in trial_steps(self._interface, vocabulary, self, names):
             say(step.entry.name)
             self._step, self._done, self._before, self._head = step, set(), self.states(), {}
             results = self.step(step.entry.name, step.arrays)
