@@ -85,7 +85,7 @@ def _answered(facts: Facts, slot: Slot) -> bool:
     """Whether a hint decides between the remaining readings: the channel order of rope, the order of q, k and v."""
     if slot.tensors.role == "qkv":
         return qkv_order(facts) or bool(facts.hints.meaning and facts.hints.meaning.in_order)
-    if slot.tensors.role == "gate_up" and facts.hints.meaning and facts.hints.meaning.gate_first is not None:
+    if slot.tensors.role.endswith("gate_up") and facts.hints.meaning and facts.hints.meaning.gate_first is not None:
         return slot.proved[0].meaning in ("the gate, then up", "up, then the gate")
     return facts.hints.pairs is not None and all(reading.meaning.startswith("rope") for reading in slot.proved)
 

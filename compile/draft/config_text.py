@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from bringup.compile.draft.facts import Facts, bias_key
+from bringup.compile.draft.layers_text import every_layer_keys, sparse_text
 from bringup.compile.draft.meaning_text import layer_ropes, meaning_text, table_of, windows_text
 from bringup.compile.draft.questions import comment
 from bringup.compile.draft.quoted import one_line, quoted, tuple_of
@@ -19,7 +20,7 @@ def config_text(facts: Facts, read: frozenset[str]) -> str:
     notes = ""
     for part, field in (("qkv", "attention_bias"), ("o", "out_bias"), ("mlp", "mlp_bias")):
         has, key = bias_key(facts, part)
-        if key and not (facts.mlp == "experts" and part == "mlp"):
+        if key and not (facts.mlp == "experts" and not facts.dense and part == "mlp"):
             fields.append(f"    {field}: bool\n")
             biases.append(f"            {field}=fields.get({quoted(key)}, bool, {quoted(facts.default(key, has))}),\n")
     if facts.mlp == "experts":
@@ -27,8 +28,12 @@ def config_text(facts: Facts, read: frozenset[str]) -> str:
         fields += ["    normalise: bool\n"]
         fields += ["    shared_ffn: int\n"] if facts.shared else []
         biases += _experts(facts)
+    if facts.dense:
+        fields.append("    sparse: tuple[bool, ...]\n")
+        biases.append("            sparse=sparse,\n")
     layers = quoted(facts.keys["num_hidden_layers"])
-    lines = [f"        layers = fields.layers({layers})\n", *windows_text(facts), *_common(facts)]
+    sparse = sparse_text(facts) if facts.dense else []
+    lines = [f"        layers = fields.layers({layers})\n", *windows_text(facts), *sparse, *_common(facts)]
     written = meaning_text(facts)
     fields, biases, lines = fields + written.fields, biases + written.values, lines + written.lines
     if not facts.hints.defaults:
@@ -57,6 +62,10 @@ def config_text(facts: Facts, read: frozenset[str]) -> str:
 def _unread(facts: Facts, key: str) -> str:
     """A key that is not read: only null and false are implemented, other values need an answer."""
     value = facts.raw[key]
+    if key in every_layer_keys(facts):
+        text = f"`{short(key)}` is {shown(value)}, which gives every layer experts: other values are rejected"
+        question = facts.ask(f"{text}; write what they change")
+        return comment(question) + f"        fields.only({quoted(key)}, {quoted(value)})\n"
     if key in facts.hints.inert:
         return f"        fields.only({quoted(key)}, {quoted(value)})  # transformers does not read it\n"
     if value is None or value is False:

@@ -98,6 +98,14 @@ class Facts:
         return "GatedSharedMLP" if self.roles.has("shared_router") else "SharedMLP"
 
     @property
+    def dense(self) -> str:
+        """The MLP of layers without experts, if others have experts: gated or plain; '' if there are no such layers."""
+        if self.mlp != "experts" or not self.roles.sparse or not self.roles.has("dense_down"):
+            return ""
+        gated = self.roles.has("dense_gate") or self.roles.has("dense_gate_up")
+        return "gated" if gated else "plain"
+
+    @property
     def rope_in(self) -> str:
         """The layers that rotate q and k, if not all do: see `Meaning`."""
         return self.hints.meaning.rope_in if self.hints.meaning else ""
@@ -212,7 +220,8 @@ def _count(value: Any) -> int:
 
 def bias_key(facts: Facts, part: str) -> tuple[bool, str | None]:
     """Whether the matrices of `qkv`, `o` or `mlp` have a bias, and the key of config.json that states it, if any."""
-    members = {"qkv": ("q", "qkv"), "o": ("o",), "mlp": ("up", "gate_up", "down")}[part]
+    mlp = ("dense_up", "dense_gate_up", "dense_down") if facts.dense else ("up", "gate_up", "down")
+    members = {"qkv": ("q", "qkv"), "o": ("o",), "mlp": mlp}[part]
     has = any(facts.roles.has(role, "bias") for role in members)
     keys = {"qkv": QKV_BIAS, "o": OUT_BIAS, "mlp": MLP_BIAS}[part]
     return has, next((key for key in keys if facts.raw.get(key) is has), None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import indent
+
 from bringup.compile.draft.classes import CLASSES, PARALLEL_LAYERS
 from bringup.compile.draft.config_text import config_text
 from bringup.compile.draft.facts import PUBLIC, Facts, bias_key
@@ -64,13 +66,17 @@ def _layer(facts: Facts) -> str:
     if facts.hints.meaning and facts.hints.meaning.score_cap:
         settings.append("softcap=config.score_cap")
     mlp_bias = _bias(facts, "mlp", "mlp_bias")
-    mlp = {
+    kinds_of_mlp = {
         "gated": f"GatedMLP(m, config.ffn, config.activation, bias={mlp_bias})",
         "plain": f"MLP(m, config.ffn, config.activation, bias={mlp_bias}, out_bias={mlp_bias})",
         "experts": f"{facts.shared or 'SparseMLP'}(\n            config.num_experts, m, config.expert_ffn, "
         f"{'config.shared_ffn, ' if facts.shared else ''}config.activation,\n"
         "            per_token=config.experts_per_token, normalise=config.normalise,\n        )",
-    }[facts.mlp]
+    }
+    mlp = f"        mlp = {kinds_of_mlp[facts.mlp]}\n"
+    if facts.dense:
+        mlp = f"        if config.sparse[index]:\n{indent(mlp, '    ')}"
+        mlp += f"        else:\n            mlp = {kinds_of_mlp[facts.dense]}\n"
     text = f"class {facts.title}(CausalLM):\n"
     if norm in NORM_CHOICES and facts.hints.norm is None:
         others = [f"{name}, which {why}" for name, why in NORM_CHOICES.items() if name != norm]
@@ -86,7 +92,7 @@ def _layer(facts: Facts) -> str:
     if kinds and facts.rope_in:
         text += f"        kind = {kinds[0]} if config.rotated[index] else {kinds[-1]}\n"
     kind = "kind" if kinds and facts.rope_in else kinds[0] if kinds else "GroupedAttention"
-    text += f"        attention = {kind}(\n            m, h, g, d,\n{joined}        )\n        mlp = {mlp}\n"
+    text += f"        attention = {kind}(\n            m, h, g, d,\n{joined}        )\n{mlp}"
     if layer := PARALLEL_LAYERS.get(facts.norms):
         if not facts.parallel and not (facts.hints.meaning and facts.hints.meaning.norms == "parallel"):
             question = facts.ask(

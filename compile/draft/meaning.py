@@ -61,6 +61,7 @@ class Meaning:
     `windows or all`. `score_cap`, `logit_cap`: keys of caps. `normalises`: whether the weights of the chosen experts
     add up to 1. `windows`: whether there are sliding windows. `gate_first`:
     whether the gate is the first half of its product with up. `in_order`: one tensor has q, then k, then v.
+    `layer_test`: the test by which a layer has one of two MLPs, '' if all layers have the same.
     `statements` are all of them, `unexplained` those with a question, by class.
     """
 
@@ -76,6 +77,7 @@ class Meaning:
     windows: bool = False
     gate_first: bool | None = None
     in_order: bool = False
+    layer_test: str = ""
     statements: tuple[str, ...] = ()
     unexplained: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
@@ -87,6 +89,8 @@ def meaning_of(parts: Mapping[str, Part]) -> Meaning:
     meaning.in_order = any(text.startswith("query_states = qkv[..., :") for text in every)
     for part in parts.values():
         _norms(part, meaning)
+        tests = [test for name, test in part.choices.items() if _kind(part.attributes[name]) == "m"]
+        meaning.layer_test = meaning.layer_test or next(iter(tests), "")
         for text in part.statements:
             if match := re.match(r"(gate|up)\w*, (gate|up)\w* = .*\.chunk\(2, dim=-1\)$", text):
                 meaning.gate_first = match[1] == "gate"

@@ -20,11 +20,13 @@ SKIPPED = ("Norm", "PreTrainedModel")  # the kind of norm is read elsewhere (`hi
 
 @dataclass(slots=True)
 class Part:
-    """A class or a function: the statements that run for a config, in order, and the expressions of attributes."""
+    """A class or a function: the statements that run for a config, in order, the expressions of attributes, and by
+    attribute the test of a layer's number by which `__init__` chooses between two."""
 
     name: str
     statements: list[str] = field(default_factory=list[str])
     attributes: dict[str, str] = field(default_factory=dict[str, str])
+    choices: dict[str, str] = field(default_factory=dict[str, str])
 
 
 def models_folder() -> Path | None:
@@ -74,12 +76,28 @@ def _part(node: ast.ClassDef | ast.FunctionDef, name: str, config: Mapping[str, 
         for each in ast.walk(function):
             if isinstance(each, ast.Assign) and isinstance(target := each.targets[0], ast.Attribute):
                 part.attributes[target.attr] = _text(each.value, {})
+        part.choices = {
+            name: _text(test, part.attributes) for each in ast.walk(function) for name, test in _choices(each)
+        }
     if name.endswith(SKIPPED):
         return part
     keys = {name: text for name, text in part.attributes.items() if text.startswith("config.") and _is_key(text)}
     for function in [each for each in functions if each.name == "forward" or each is node or _is_helper(each)]:
         part.statements += _live(function.body, keys, config)
     return part
+
+
+def _choices(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """The attributes that a statement sets to one of two values, and its test."""
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.IfExp):
+        yield from ((name, node.value.test) for name in _targets([node]))
+    elif isinstance(node, ast.If):
+        yield from ((name, node.test) for name in _targets(node.body) if name in _targets(node.orelse))
+
+
+def _targets(body: list[ast.stmt]) -> list[str]:
+    targets = [each.targets[0] for each in body if isinstance(each, ast.Assign)]
+    return [each.attr for each in targets if isinstance(each, ast.Attribute)]
 
 
 def _is_helper(function: ast.FunctionDef) -> bool:

@@ -6,6 +6,7 @@ from bringup.compile.draft.facts import Facts
 from bringup.compile.draft.questions import comment
 from bringup.compile.draft.quoted import quoted, tuple_of
 from bringup.compile.draft.readings import DEFAULTS
+from bringup.compile.draft.words import EXPERT_MLP
 
 # llama.cpp's names by role; {b} stands for `blk.{L}`. gguf-py, `constants.py`, TENSOR_NAMES.
 IN_GGUF = {
@@ -46,7 +47,7 @@ def dialect_text(facts: Facts, parameters: dict[str, tuple[str, bool]]) -> str:
     lines = ""
     for pattern, (role, bias) in parameters.items():
         stored = names[role].replace("{b}", "blk.{L}")
-        if role in ("gate", "up", "down") and facts.mlp == "experts":
+        if pattern in EXPERT_MLP.values():
             axes = "e m f" if role == "down" else "e f m"
             lines += f"    gguf[{quoted(pattern)}] = S({quoted(f'{stored}_exps.weight')}, {quoted(axes)})\n"
         elif bias:
