@@ -21,12 +21,14 @@ SKIPPED = ("Norm", "PreTrainedModel")  # the kind of norm is read elsewhere (`hi
 @dataclass(slots=True)
 class Part:
     """A class or a function: the statements that run for a config, in order, the expressions of attributes, and by
-    attribute the test of a layer's number by which `__init__` chooses between two."""
+    attribute the test of a layer's number by which `__init__` chooses between two. `every`: the statements that run for
+    any config."""
 
     name: str
     statements: list[str] = field(default_factory=list[str])
     attributes: dict[str, str] = field(default_factory=dict[str, str])
     choices: dict[str, str] = field(default_factory=dict[str, str])
+    every: list[str] = field(default_factory=list[str])
 
 
 def models_folder() -> Path | None:
@@ -84,6 +86,7 @@ def _part(node: ast.ClassDef | ast.FunctionDef, name: str, config: Mapping[str, 
     keys = {name: text for name, text in part.attributes.items() if text.startswith("config.") and _is_key(text)}
     for function in [each for each in functions if each.name == "forward" or each is node or _is_helper(each)]:
         part.statements += _live(function.body, keys, config)
+        part.every += _live(function.body, keys, {})
     return part
 
 

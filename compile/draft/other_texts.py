@@ -14,6 +14,7 @@ IN_GGUF = {
     "q": "{b}.attn_q", "k": "{b}.attn_k", "v": "{b}.attn_v", "o": "{b}.attn_output",
     "q_norm": "{b}.attn_q_norm", "k_norm": "{b}.attn_k_norm",
     "gate": "{b}.ffn_gate", "up": "{b}.ffn_up", "down": "{b}.ffn_down", "router": "{b}.ffn_gate_inp",
+    "router_bias": "{b}.exp_probs_b",
 }  # fmt: skip
 AROUND = {"norm_2": "{b}.post_attention_norm", "norm_3": "{b}.ffn_norm", "norm_4": "{b}.post_ffw_norm"}
 EPSILON = {True: "attention.layer_norm_rms_epsilon", False: "attention.layer_norm_epsilon"}
@@ -54,7 +55,8 @@ def dialect_text(facts: Facts, parameters: dict[str, tuple[str, bool]]) -> str:
             both = pattern.replace("weight", "{p:weight|bias}")
             lines += f"    gguf[{quoted(both)}] = S({quoted(f'{stored}.{{p}}')})\n"
         else:
-            lines += f"    gguf[{quoted(pattern)}] = S({quoted(f'{stored}.weight')})\n"
+            last = "bias" if role == "router_bias" else "weight"
+            lines += f"    gguf[{quoted(pattern)}] = S({quoted(f'{stored}.{last}')})\n"
     eps, rms = facts.keys.get("eps", "rms_norm_eps"), "RMS" in facts.norm
     sizes = {"hidden_size": "embedding_length", "intermediate_size": "feed_forward_length"}
     sizes |= {"num_hidden_layers": "block_count", "num_attention_heads": "attention.head_count"}

@@ -166,6 +166,9 @@ def _three(tensors: Tensors, texts: Iterable[str]) -> dict[str, str]:
 
 def _mlp(facts: Facts) -> Iterator[Slot]:
     found = facts.roles.found
+    if facts.routing:
+        tensors = found["router_bias", ""]
+        yield Slot(tensors, [Reading("as stored", {PARAMETERS["router_bias"]: _s(tensors)})])
     yield from _products(facts, facts.mlp)
     if facts.dense:
         yield from _products(facts, facts.dense, "dense_")
@@ -188,18 +191,19 @@ def _products(facts: Facts, kind: str, before: str = "") -> Iterator[Slot]:
                 continue
             axes, flipped = ("m f", "f m") if role == "down" else ("f m", "m f")
             yield Slot(tensors, [
-                Reading("out in", {target: _experts(tensors, axes)}),
-                Reading("in out", {target: _experts(tensors, flipped)}),
+                Reading("out in", {target: _experts(facts, tensors, axes)}),
+                Reading("in out", {target: _experts(facts, tensors, flipped)}),
             ])  # fmt: skip
     keys = [(f"{before}gate_up", p) for p in ("weight", "bias", "")]
     for tensors in (found[key] for key in keys if key in found):
         yield _gate_up(facts, tensors, names)
 
 
-def _experts(tensors: Tensors, axes: str) -> str:
+def _experts(facts: Facts, tensors: Tensors, axes: str) -> str:
     """A tensor for each expert, or all experts of a layer in one."""
     if "{E}" in tensors.pattern:
-        return f'stack(S({tensors.quoted}, "{axes}"), over="E", n=config.num_experts)'
+        count = "config.routing.experts" if facts.routing else "config.num_experts"
+        return f'stack(S({tensors.quoted}, "{axes}"), over="E", n={count})'
     return f'S({tensors.quoted}, "e {axes}")'
 
 

@@ -36,6 +36,7 @@ class Sizes:
             "q": [(heads, m)], "k": [(keys, m)], "v": [(keys, m)], "o": [(m, heads)], "qkv": [(heads + 2 * keys, m)],
             "gate": [(w, m) for w in widths], "up": [(w, m) for w in widths], "down": [(m, w) for w in widths],
             "gate_up": [(2 * w, m) for w in widths], "router": [(self.e, m)] if self.e else [],
+            "router_bias": [(self.e,)],
             "shared_gate": [(self.s, m)], "shared_up": [(self.s, m)], "shared_down": [(m, self.s)],
             "shared_router": [(1, m)], "dense_gate": [(self.f, m)], "dense_up": [(self.f, m)],
             "dense_down": [(m, self.f)], "dense_gate_up": [(2 * self.f, m)],
@@ -200,6 +201,8 @@ def _by_name(tensors: Tensors, hints: Hints) -> str:
         return hints.roles[last]
     if last in hints.packed and place is not SHARED:
         return "qkv" if len(hints.packed[last]) == 3 else "gate_up"
+    if place is MLP and hints.meaning and hints.meaning.routing and last == hints.meaning.routing.bias:
+        return "router_bias"
     if place is SHARED:
         return next((role for role, names in SHARED.items() if last in names), "")
     tables = (place, NORMS) if place is not NORMS else (NORMS, ATTENTION, MLP)

@@ -91,6 +91,7 @@ PARAMETERS: Mapping[str, str] = {
     **{role: f"model.layers.{{L}}.self_attn.{role}.{{p}}" for role in ("q_norm", "k_norm")},
     **{role: f"model.layers.{{L}}.mlp.{role}_proj.{{p}}" for role in ("gate", "up", "down")},
     "router": "model.layers.{L}.mlp.gate.{p}",
+    "router_bias": "model.layers.{L}.mlp.gate.e_score_correction_bias",
     **{f"shared_{role}": f"model.layers.{{L}}.mlp.shared.{role}_proj.{{p}}" for role in ("gate", "up", "down")},
     "shared_router": "model.layers.{L}.mlp.shared_gate.{p}",
 }

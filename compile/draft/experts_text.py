@@ -1,4 +1,4 @@
-"""The text that states which layers have experts, if others do not.
+"""The text of a drafted config about experts: their sizes, the routing, and which layers have them.
 
 transformers' code decides by a test of the layer's number and of keys of config.json. The test is written if it gives
 the layers whose tensors have experts; otherwise their numbers are written, with a question.
@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from bringup.compile.draft.facts import Facts
+from bringup.compile.draft.meaning_text import Written
 from bringup.compile.draft.questions import comment
 from bringup.compile.draft.quoted import one_line, quoted, tuple_of
+from bringup.compile.draft.routing import Routing
 from bringup.shown import short
 
 # What a test may consist of, beside names, keys and constants.
@@ -47,7 +49,92 @@ class LayerTest:
             return None
 
 
-def sparse_text(facts: Facts) -> list[str]:
+def experts_text(facts: Facts) -> Written:
+    """The fields of experts: their number and width, the routing, and the layers that have them."""
+    written = Written()
+    if facts.mlp != "experts":
+        return written
+    keys = facts.keys
+    width = f"fields.size({quoted(keys.get('expert_width', keys['intermediate_size']))})"
+    if facts.routing:
+        written.add("routing", "RoutingConfig", _routing(facts, facts.routing))
+    else:
+        per_token = quoted(keys.get("per_token", "num_experts_per_tok"))
+        written.add("num_experts", "int", f"fields.experts({quoted(keys['experts'])}, {facts.sizes.e})")
+        written.add("experts_per_token", "int", f"fields.size({per_token}, 2)")
+    written.add("expert_ffn", "int", width)
+    if facts.shared and "shared_width" in keys:
+        written.add("shared_ffn", "int", f"fields.size({quoted(keys['shared_width'])})")
+    elif facts.shared:  # as many routed experts as a key states
+        written.add("shared_ffn", "int", f"fields.size({quoted(keys['shared_count'])}) * {width}")
+    if not facts.routing:
+        before, value = _normalise(facts)
+        written.add("normalise", "bool", value)
+        written.values[-1] = before + written.values[-1]
+    if facts.dense:
+        written.add("sparse", "tuple[bool, ...]", "sparse")
+        written.lines += _sparse(facts)
+    return written
+
+
+def _normalise(facts: Facts) -> tuple[str, str]:
+    """A question or '', and whether the weights of the chosen experts add up to 1."""
+    known = facts.hints.meaning.normalises if facts.hints.meaning else None
+    if "norm_topk_prob" in facts.raw and "norm_topk_prob" not in facts.hints.inert:
+        known = None
+    if known is not None:
+        return "", quoted(known)
+    if "norm_topk_prob" in facts.raw:
+        return "", f'fields.get("norm_topk_prob", bool, {quoted(facts.default("norm_topk_prob", False))})'
+    question = facts.ask("do the shares of the chosen experts add up to 1?", "normalise=True", "normalise=False")
+    return comment(question, " " * 12), "True"
+
+
+def _routing(facts: Facts, routing: Routing) -> str:
+    """The value of the field `routing`, from the keys that transformers' router reads; a key that it lacks is 1."""
+    experts = facts.keys["experts"]
+    if not routing.groups:
+        normalise = _get(facts, routing.normalise, "bool", False) if routing.normalise else quoted(routing.always)
+        factor = _get(facts, routing.factor, "float", 1.0) if routing.factor else "1.0"
+        return (
+            "RoutingConfig(\n"
+            f"                experts=fields.experts({quoted(experts)}, {facts.sizes.e}),\n"
+            f"                per_token=fields.size({quoted(_key(facts, routing.per_token))}, "
+            f"{_absent(facts, routing.per_token, 1)}),\n"
+            f"                groups=1, topk_groups=1, normalise={normalise}, factor={factor},\n            )"
+        )
+    own = {
+        "n_routed_experts": experts, "num_experts_per_tok": _key(facts, routing.per_token),
+        "n_group": _key(facts, routing.groups), "topk_group": _key(facts, routing.topk_groups),
+        "norm_topk_prob": _key(facts, routing.normalise), "routed_scaling_factor": _key(facts, routing.factor),
+    }  # fmt: skip
+    own = {theirs: ours for theirs, ours in own.items() if theirs != ours}
+    keys = f" keys={quoted(own)}," if own else ""
+    return (
+        "RoutingConfig.from_fields(\n"
+        f"                fields, experts={facts.sizes.e}, per_token={_absent(facts, routing.per_token, 1)}, "
+        f"groups={_absent(facts, routing.groups, 1)}, topk_groups={_absent(facts, routing.topk_groups, 1)},\n"
+        f"                factor={_absent(facts, routing.factor, 1.0)}, "
+        f"normalise={_absent(facts, routing.normalise, False)},{keys}\n            )"
+    )
+
+
+def _key(facts: Facts, name: str) -> str:
+    """The key of config.json by the name that the code has for it."""
+    return facts.hints.aliases.get(name, name)
+
+
+def _absent(facts: Facts, name: str, otherwise: float) -> str:
+    """The value of an absent key."""
+    found = facts.default(_key(facts, name), otherwise)
+    return quoted(found if isinstance(found, bool | int | float) else otherwise)
+
+
+def _get(facts: Facts, name: str, kind: str, otherwise: float) -> str:
+    return f"fields.get({quoted(_key(facts, name))}, {kind}, {_absent(facts, name, otherwise)})"
+
+
+def _sparse(facts: Facts) -> list[str]:
     """The lines that define `sparse`: for each layer, whether it has experts."""
     known = [index in facts.roles.sparse for index in range(facts.sizes.layers)]
     test = layer_test(facts)
@@ -157,7 +244,7 @@ def _read(key: str, value: Any, absent: Any, *, divisor: bool) -> str | None:
         return f"fields.get({quoted(key)}, int{default})"
     if value is not None and not isinstance(value, list):
         return None
-    kinds = {type(each) for each in cast("list[Any]", value or [])}
+    kinds = {type(each) for each in cast("list[object]", value or [])}
     if kinds == {str}:
         return f"fields.strings({quoted(key)}) or ()"
     return f"fields.indices({quoted(key)})" if kinds <= {int} else None
