@@ -33,6 +33,11 @@ def adapter_text(facts: Facts, slots: Sequence[Slot], lacking: Mapping[str, Shap
         lines.append(comment(facts.ask(text), "    "))
     for tensors, why in facts.roles.buffers:
         lines.append(f"    {table}.drop({tensors.quoted}, why={quoted(why)})\n")
+    for layer, count in facts.roles.after.items():
+        text = f"`{layer}*`: {count} tensors of a layer after the last, which `num_hidden_layers` excludes: dropped"
+        lines.append(comment(facts.ask(text), "    "))
+        why = "a layer after the last"
+        lines.append(f"    {table}.drop({quoted(f'{layer}{{rest:**}}')}, why={quoted(why)})\n")
     for tensors in facts.roles.rest:
         text = f"`{tensors.pattern}` {list(tensors.shape)}: no part is known that has it; write a rule, or drop it"
         if tensors.stem.rpartition(".")[2] in POSITIONS:

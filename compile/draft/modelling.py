@@ -21,8 +21,8 @@ SKIPPED = ("Norm", "PreTrainedModel")  # the kind of norm is read elsewhere (`hi
 @dataclass(slots=True)
 class Part:
     """A class or a function: the statements that run for a config, in order, the expressions of attributes, and by
-    attribute the test of a layer's number by which `__init__` chooses between two. `every`: the statements that run for
-    any config."""
+    attribute the test of a layer's number by which `__init__` chooses between two. `every`: all statements,
+    with `else` and `end` of each test."""
 
     name: str
     statements: list[str] = field(default_factory=list[str])
@@ -86,7 +86,7 @@ def _part(node: ast.ClassDef | ast.FunctionDef, name: str, config: Mapping[str, 
     keys = {name: text for name, text in part.attributes.items() if text.startswith("config.") and _is_key(text)}
     for function in [each for each in functions if each.name == "forward" or each is node or _is_helper(each)]:
         part.statements += _live(function.body, keys, config)
-        part.every += _live(function.body, keys, {})
+        part.every += _live(function.body, keys, {}, marks=True)
     return part
 
 
@@ -131,17 +131,24 @@ def _text(node: ast.AST, keys: Mapping[str, str]) -> str:
     return ast.unparse(_Keys(keys).visit(ast.parse(ast.unparse(node))))
 
 
-def _live(body: list[ast.stmt], keys: Mapping[str, str], config: Mapping[str, Any]) -> Iterator[str]:
-    """The statements that can run; a test that the config does not decide is a statement `if …`."""
+def _live(
+    body: list[ast.stmt], keys: Mapping[str, str], config: Mapping[str, Any], *, marks: bool = False
+) -> Iterator[str]:
+    """The statements that can run; a test that the config does not decide is a statement `if …`. `marks`: with the
+    statements `else` and `end` of such a test."""
     for node in body:
         if isinstance(node, ast.If):
             value = _value(_Keys(keys).visit(ast.parse(ast.unparse(node.test), mode="eval")).body, config)
             if value is UNKNOWN:
                 yield f"if {_text(node.test, keys)}"
-            branches = [*(node.body if value is not False else ()), *(node.orelse if value is not True else ())]
-            yield from _live(branches, keys, config)
+            yield from _live(node.body if value is not False else [], keys, config, marks=marks)
+            if marks and value is UNKNOWN and node.orelse:
+                yield "else"
+            yield from _live(node.orelse if value is not True else [], keys, config, marks=marks)
+            if marks and value is UNKNOWN:
+                yield "end"
         elif isinstance(node, ast.For | ast.While | ast.With | ast.FunctionDef):
-            yield from _live(node.body, keys, config)
+            yield from _live(node.body, keys, config, marks=marks)
         elif isinstance(node, ast.Return | ast.Assign | ast.AugAssign | ast.AnnAssign) or (
             isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant)
         ):

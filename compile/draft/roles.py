@@ -76,7 +76,7 @@ class Tensors:
     @property
     def layers(self) -> frozenset[int]:
         """The numbers of the layers that have the tensor."""
-        found = (re.search(r"(?<=\.)\d+(?=\.)", name) for name in self.names)
+        found = (re.search(r"(?<=\.)\d{1,9}(?=\.)", name) for name in self.names)
         return frozenset(int(number[0]) for number in found if number)
 
 
@@ -84,13 +84,14 @@ class Tensors:
 class Roles:
     """The tensors by role and by weight or bias; `rest` have no role, `buffers` are not weights. `prefix` is that of
     most names, which rules omit. `sparse`: the layers with experts, if others have an MLP, whose roles begin with
-    `dense_`; empty otherwise."""
+    `dense_`; empty otherwise. `after`: the layers after the last, with the number of their tensors."""
 
     prefix: str
     found: dict[tuple[str, str], Tensors]
     rest: list[Tensors]
     buffers: list[tuple[Tensors, str]]
     sparse: frozenset[int] = frozenset()
+    after: dict[str, int] = field(default_factory=dict[str, int])
 
     def has(self, role: str, p: str = "weight") -> bool:
         return (role, p) in self.found
@@ -101,7 +102,7 @@ def roles_of(headers: Mapping[str, TensorInfo], sizes: Sizes, hints: Hints) -> R
     prefix = _prefix(headers)
     roles = Roles(prefix, {}, [], [])
     unsure: list[Tensors] = []
-    every = list(_by_name_pattern(headers, prefix))
+    every = list(_by_name_pattern(_without_later_layers(headers, sizes, roles), prefix))
     dense, roles.sparse = _dense(every, sizes, hints)
     for tensors in every:
         last = tensors.pattern.rpartition(".")[2]
@@ -166,12 +167,27 @@ def _by_name_pattern(headers: Mapping[str, TensorInfo], prefix: str) -> Iterator
     yield from found.values()
 
 
+def _without_later_layers(headers: Mapping[str, TensorInfo], sizes: Sizes, roles: Roles) -> Mapping[str, TensorInfo]:
+    """The tensors without those of layers after the last, which are counted in `after`: they predict further tokens."""
+    found: dict[str, TensorInfo] = {}
+    lists = {match[1] for name in headers if (match := re.match(r"(\D*\.)0\.", name))}
+    for name, info in headers.items():
+        match = re.match(r"(\D*\.)(\d{1,9})\.", name)
+        if match and match[1] in lists and int(match[2]) >= sizes.layers:
+            layer = match[0].removeprefix(roles.prefix)
+            roles.after[layer] = roles.after.get(layer, 0) + 1
+        else:
+            found[name] = info
+    return found
+
+
 def _dense(every: list[Tensors], sizes: Sizes, hints: Hints) -> tuple[set[str], frozenset[int]]:
     """The patterns of the MLP in layers without experts, and the layers with experts; nothing unless each layer has
     either."""
     experts = [tensors for tensors in every if tensors.in_layers and _of_experts(tensors, sizes)]
     sparse = frozenset(number for tensors in experts for number in tensors.layers if number < sizes.layers)
-    others = [tensors for tensors in every if tensors.in_layers and tensors not in experts]
+    known = {id(tensors) for tensors in experts}
+    others = [tensors for tensors in every if tensors.in_layers and id(tensors) not in known]
     found = [tensors for tensors in others if _by_name(tensors, hints) in ("gate", "up", "down", "gate_up")]
     layers = {frozenset(number for number in tensors.layers if number < sizes.layers) for tensors in found}
     dense = layers.pop() if len(layers) == 1 else frozenset[int]()

@@ -12,6 +12,13 @@ from dataclasses import dataclass
 
 from bringup.compile.draft.modelling import Part
 
+_TOTAL = r"<weights>\.sum\(dim=-1, keepdim=True\)"
+_DIVISIONS = (
+    (r"<sum> = " + _TOTAL + r" \+ 1e-20", r"<weights> /= <sum>"),
+    (r"<weights> /= " + _TOTAL,),
+    (r"<weights> = <weights> / " + _TOTAL,),
+    (r"<weights> = <weights> / \(" + _TOTAL + r" \+ 1e-20\)",),
+)
 _LAST = r"dim=-1(?:, sorted=False)?\)"
 # Each step has alternatives, each of them several statements; the empty one omits the step. `<name>` is any name, and
 # the same one wherever it occurs.
@@ -24,17 +31,15 @@ STEPS: tuple[tuple[tuple[str, ...], ...], ...] = (
     ((r"<group> = <by>\.view\(-1, config\.<groups>, config\.<experts> // config\.<groups>\)"
       r"\.topk\(2, dim=-1\)\[0\]\.sum\(dim=-1\)",
       r"<best> = torch\.topk\(<group>, (?:k=)?config\.<topk_groups>, " + _LAST + r"\[1\]",
-      r"<kept> = torch\.zeros_like\(<group>\)",
-      r"<kept>\.scatter_\(1, <best>, 1\)",
-      r"<mask> = <kept>\.unsqueeze\(-1\)\.expand\(-1, config\.<groups>, config\.<experts> // config\.<groups>\)"
+      r"<zeros> = torch\.zeros_like\(<group>\)",
+      r"<zeros>\.scatter_\(1, <best>, 1\)",
+      r"<mask> = <zeros>\.unsqueeze\(-1\)\.expand\(-1, config\.<groups>, config\.<experts> // config\.<groups>\)"
       r"\.reshape\(-1, config\.<experts>\)",
       r"<by> = <by>\.masked_fill\(~<mask>\.bool\(\), float\('-inf'\)\)"), ()),
     ((r"<chosen> = torch\.topk\(<by>, (?:k=)?config\.<per_token>, " + _LAST + r"\[1\]",),
      (r"_, <chosen> = torch\.topk\(<by>, (?:k=)?config\.<per_token>, " + _LAST,)),
     ((r"<weights> = <scores>\.gather\(1, <chosen>\)",),),
-    ((r"if config\.<normalise>", r"<sum> = <weights>\.sum\(dim=-1, keepdim=True\) \+ 1e-20", r"<weights> /= <sum>"),
-     (r"<sum> = <weights>\.sum\(dim=-1, keepdim=True\) \+ 1e-20", r"<weights> /= <sum>"),
-     (r"<weights> /= <weights>\.sum\(dim=-1, keepdim=True\)",), ()),
+    (*((r"if config\.<normalise>", *forms, "end") for forms in _DIVISIONS), *_DIVISIONS, ()),
     ((r"<weights> = <weights> \* config\.<factor>",), ()),
     ((r"<result> = <weights>", r"return \(<logits>, <result>, <chosen>\)"),
      (r"return \(<logits>, <weights>, <chosen>\)",)),
@@ -78,7 +83,7 @@ def routing_of(part: Part, parts: Mapping[str, Part]) -> Routing | None:
         groups=names.get("groups", ""),
         topk_groups=names.get("topk_groups", ""),
         normalise=names.get("normalise", ""),
-        always="normalise" not in names and any(" /= " in text for text in part.every),
+        always="normalise" not in names and any("sum(dim=-1, keepdim=True)" in text for text in part.every),
         factor=names.get("factor", ""),
     )
 

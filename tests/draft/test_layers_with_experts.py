@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 from transformers import CONFIG_MAPPING
 
 from bringup.adapters import open_checkpoint
@@ -30,7 +32,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "all layers": ("qwen3_moe", EXPERTS, 'fields.only("mlp_only_layers", [])'),
 }  # fmt: skip
-ASKED = "no known key of config.json states which layers have experts"
+QUESTION = "no known key of config.json states which layers have experts"
 
 
 def drafted(name: str, folder: Path) -> tuple[Draft, Path, Path]:
@@ -73,7 +75,7 @@ def test_a_key_that_the_tensors_contradict(tmp_path: Path) -> None:
     (source / "config.json").write_text(json.dumps(raw | {"mlp_only_layers": [0]}))
     found = draft(open_checkpoint(source, headers_only=True))
     lines = found.files["qwen3_moe_graph.py"].splitlines()
-    at = next(index for index, line in enumerate(lines) if ASKED in line)
+    at = next(index for index, line in enumerate(lines) if QUESTION in line)
     assert "transformers: layer_idx not in config.mlp_only_layers and" in lines[at + 1]
     assert lines[at + 2].strip() == "sparse = tuple(index in (1, 3) for index in range(layers))"
     assert any(each.text.startswith("`mlp_only_layers` is [0]: what") for each in found.questions)
@@ -126,14 +128,29 @@ def test_a_test_that_can_be_written(
     found = draft(mixed(**config))
     lines = [line.strip() for line in found.files["newmodel_graph.py"].splitlines()]
     assert found.open == 0
-    assert any(each.text.startswith(ASKED) for each in found.questions) is not bool(written)
+    assert any(each.text.startswith(QUESTION) for each in found.questions) is not bool(written)
     assert (written or "sparse = tuple(index in (1, 2) for index in range(layers))") in lines
 
 
-def test_an_mlp_beside_the_experts_is_open() -> None:
+def test_experts_and_an_mlp_in_one_layer_are_open() -> None:
     """In the same layer: the draft has one or the other."""
     source = mixed()
     more = {name.replace(".0.", ".1."): info for name, info in source.headers.items() if ".0.mlp." in name}
     names = {name: tuple(info.shape) for name, info in (source.headers | more).items()}
     found = draft(checkpoint(names, **source.config))
     assert found.open > 0
+
+
+def test_layers_after_the_last(tmp_path: Path) -> None:
+    """A layer that predicts a further token, as GLM-4.5 has: dropped with a question, and no reason for another."""
+    _, _, source = drafted("a list of layers", tmp_path)
+    tensors = load_file(source / "model.safetensors")
+    later = {name.replace(".3.", ".4."): array for name, array in tensors.items() if ".layers.3." in name}
+    later["model.layers.4.eh_proj.weight"] = np.zeros((48, 96), np.float32)
+    save_file(tensors | later, source / "model.safetensors")
+    found = draft(open_checkpoint(source, headers_only=True))
+    write_draft(found, tmp_path / "later")
+    assert found.open == 0
+    texts = [each.text for each in found.questions if not each.text.startswith("GGUF")]
+    assert [text.partition(" of a layer after")[0] for text in texts] == [f"`layers.4.*`: {len(later)} tensors"]
+    assert_fits(tmp_path / "later" / "qwen3_moe.py", source)

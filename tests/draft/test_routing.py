@@ -1,4 +1,4 @@
-"""Sigmoid routing that transformers' code computes as `SigmoidRouter` does is in the draft; other routing is asked."""
+"""Sigmoid routing that transformers' code computes as `SigmoidRouter` does is in the draft; other routing is a question."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "n_group": 4, "topk_group": 2, "sliding_window": 32, "num_hidden_layers": 4,
     }),
 }  # fmt: skip
-ASKED = "transformers' router computes sigmoid scores"
+QUESTION = "transformers' router computes sigmoid scores"
 
 
 def drafted(name: str, folder: Path) -> tuple[Draft, Path, Path]:
@@ -75,10 +75,10 @@ def test_routing_without_groups(tmp_path: Path) -> None:
 def test_without_the_bias_routing_is_a_question(tmp_path: Path) -> None:
     _, _, source = drafted("all layers", tmp_path)
     tensors = load_file(source / "model.safetensors")
-    kept = {name: array for name, array in tensors.items() if not name.endswith("correction_bias")}
-    save_file(kept, source / "model.safetensors")
+    rest = {name: array for name, array in tensors.items() if not name.endswith("correction_bias")}
+    save_file(rest, source / "model.safetensors")
     found = draft(open_checkpoint(source, headers_only=True))
-    assert any(each.text.startswith(ASKED) for each in found.questions)
+    assert any(each.text.startswith(QUESTION) for each in found.questions)
 
 
 CODE = """
@@ -116,13 +116,13 @@ class NewForCausalLM:
         self.mlp = NewMoe(config)
 """
 BEST = """group = by.view(-1, config.groups, config.count // config.groups).topk(2, dim=-1)[0].sum(dim=-1)
-        best = torch.topk(group, k=config.kept, dim=-1, sorted=False)[1]
+        best = torch.topk(group, k=config.topk, dim=-1, sorted=False)[1]
         mask = torch.zeros_like(group)
         mask.scatter_(1, best, 1)
         all = mask.unsqueeze(-1).expand(-1, config.groups, config.count // config.groups).reshape(-1, config.count)
         by = by.masked_fill(~all.bool(), float('-inf'))"""
 WHOLE = CODE.replace("GROUPS", BEST)
-ROUTING = Routing("route_bias", "top_k", "groups", "kept", "norm", always=False, factor="factor")
+ROUTING = Routing("route_bias", "top_k", "groups", "topk", "norm", always=False, factor="factor")
 
 
 def routing(folder: Path, code: str) -> tuple[Routing | None, dict[str, list[str]]]:
@@ -139,12 +139,16 @@ def routing(folder: Path, code: str) -> tuple[Routing | None, dict[str, list[str
         ("chosen", "top", ROUTING),
         (BEST, "pass", Routing("route_bias", "top_k", "", "", "norm", always=False, factor="factor")),
         ("weights = weights * config.factor", "pass",
-         Routing("route_bias", "top_k", "groups", "kept", "norm", always=False, factor="")),
+         Routing("route_bias", "top_k", "groups", "topk", "norm", always=False, factor="")),
         ("        if config.norm:\n    ", "        if True:\n    ", None),
         ("logits.sigmoid()", "logits.softmax(-1)", None),
         ("scores.gather(1, chosen)", "by.gather(1, chosen)", None),  # weights with the bias
         ("topk(2, dim=-1)", "topk(1, dim=-1)", None),
         ("float('-inf')", "0.0", None),
+        ("total = weights.sum(dim=-1, keepdim=True) + 1e-20\n            weights /= total",
+         "weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)", ROUTING),
+        ("        weights = weights * config.factor", "            weights = weights * config.factor", None),
+        ("            weights /= total", "            weights /= total\n        else:\n            weights *= 2", None),
         ("1e-20", "1e-6", None),
         ("if config.norm:", "if config.norm and config.top_k:", None),
         ("weights * config.factor", "weights * config.factor + 1", None),
