@@ -1,4 +1,4 @@
-"""Sigmoid routing that transformers' code computes as `SigmoidRouter` does is in the draft; other routing is a question."""
+"""Sigmoid routing that transformers' code computes as `SigmoidRouter` does is drafted; other routing is a question."""
 
 from __future__ import annotations
 
