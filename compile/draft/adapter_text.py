@@ -33,6 +33,11 @@ def adapter_text(facts: Facts, slots: Sequence[Slot], lacking: Mapping[str, Shap
         lines.append(comment(facts.ask(text), "    "))
     for tensors, why in facts.roles.buffers:
         lines.append(f"    {table}.drop({tensors.quoted}, why={quoted(why)})\n")
+    for layer, count in facts.roles.after.items():
+        text = f"`{layer}*`: {count} tensors of a layer after the last, which `num_hidden_layers` excludes: dropped"
+        lines.append(comment(facts.ask(text), "    "))
+        why = "a layer after the last"
+        lines.append(f"    {table}.drop({quoted(f'{layer}{{rest:**}}')}, why={quoted(why)})\n")
     for tensors in facts.roles.rest:
         text = f"`{tensors.pattern}` {list(tensors.shape)}: no part is known that has it; write a rule, or drop it"
         if tensors.stem.rpartition(".")[2] in POSITIONS:
@@ -85,7 +90,7 @@ def _answered(facts: Facts, slot: Slot) -> bool:
     """Whether a hint decides between the remaining readings: the channel order of rope, the order of q, k and v."""
     if slot.tensors.role == "qkv":
         return qkv_order(facts) or bool(facts.hints.meaning and facts.hints.meaning.in_order)
-    if slot.tensors.role == "gate_up" and facts.hints.meaning and facts.hints.meaning.gate_first is not None:
+    if slot.tensors.role.endswith("gate_up") and facts.hints.meaning and facts.hints.meaning.gate_first is not None:
         return slot.proved[0].meaning in ("the gate, then up", "up, then the gate")
     return facts.hints.pairs is not None and all(reading.meaning.startswith("rope") for reading in slot.proved)
 

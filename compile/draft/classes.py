@@ -73,6 +73,28 @@ CLASSES = {
     def forward(self, x_Nm):
         return super().forward(x_Nm) + self.shared_gate(x_Nm).sigmoid() * self.shared(x_Nm)
 ''',
+    "SigmoidMLP": '''class SigmoidMLP(Module):
+    """Routes every token to experts by sigmoid scores, to which a learned bias is added for the selection."""
+
+    def __init__(self, m: int, f: int, activation: str, routing: RoutingConfig):
+        super().__init__()
+        self.gate = SigmoidRouter(m, routing)
+        self.experts = Experts(routing.experts, m, f, activation)
+
+    def forward(self, x_Nm):
+        selected_NK, weights_NK = self.gate(x_Nm)
+        return self.experts(x_Nm, selected_NK, weights_NK)
+''',
+    "SharedSigmoidMLP": '''class SharedSigmoidMLP(SigmoidMLP):
+    """Adds an expert that computes every token."""
+
+    def __init__(self, m: int, f: int, shared: int, activation: str, routing: RoutingConfig):
+        super().__init__(m, f, activation, routing)
+        self.shared = GatedMLP(m, shared, activation)
+
+    def forward(self, x_Nm):
+        return super().forward(x_Nm) + self.shared(x_Nm)
+''',
     "ScaledLayer": '''class ScaledLayer(PreNormLayer):
     """Both results are multiplied by `scale` before they are added."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from bringup.compile.draft.experts_text import every_layer_keys, experts_text
 from bringup.compile.draft.facts import Facts, bias_key
 from bringup.compile.draft.meaning_text import layer_ropes, meaning_text, table_of, windows_text
 from bringup.compile.draft.questions import comment
@@ -19,18 +20,13 @@ def config_text(facts: Facts, read: frozenset[str]) -> str:
     notes = ""
     for part, field in (("qkv", "attention_bias"), ("o", "out_bias"), ("mlp", "mlp_bias")):
         has, key = bias_key(facts, part)
-        if key and not (facts.mlp == "experts" and part == "mlp"):
+        if key and not (facts.mlp == "experts" and not facts.dense and part == "mlp"):
             fields.append(f"    {field}: bool\n")
             biases.append(f"            {field}=fields.get({quoted(key)}, bool, {quoted(facts.default(key, has))}),\n")
-    if facts.mlp == "experts":
-        fields += ["    num_experts: int\n", "    experts_per_token: int\n", "    expert_ffn: int\n"]
-        fields += ["    normalise: bool\n"]
-        fields += ["    shared_ffn: int\n"] if facts.shared else []
-        biases += _experts(facts)
     layers = quoted(facts.keys["num_hidden_layers"])
     lines = [f"        layers = fields.layers({layers})\n", *windows_text(facts), *_common(facts)]
-    written = meaning_text(facts)
-    fields, biases, lines = fields + written.fields, biases + written.values, lines + written.lines
+    for written in (experts_text(facts), meaning_text(facts)):
+        fields, biases, lines = fields + written.fields, biases + written.values, lines + written.lines
     if not facts.hints.defaults:
         notes += comment(facts.ask("what absent keys of config.json mean is not known: the values below are Llama's"))
     if facts.hints.rope is False:
@@ -57,6 +53,10 @@ def config_text(facts: Facts, read: frozenset[str]) -> str:
 def _unread(facts: Facts, key: str) -> str:
     """A key that is not read: only null and false are implemented, other values need an answer."""
     value = facts.raw[key]
+    if key in every_layer_keys(facts):
+        text = f"`{short(key)}` is {shown(value)}, which gives every layer experts: other values are rejected"
+        question = facts.ask(f"{text}; write what they change")
+        return comment(question) + f"        fields.only({quoted(key)}, {quoted(value)})\n"
     if key in facts.hints.inert:
         return f"        fields.only({quoted(key)}, {quoted(value)})  # transformers does not read it\n"
     if value is None or value is False:
@@ -70,37 +70,6 @@ def _unread(facts: Facts, key: str) -> str:
         f"`{short(key)}` is {shown(value)}: what does it change? `check` rejects it until `from_fields` reads it",
     )
     return comment(question) + "".join(f"        #      transformers: {one_line(short(text))}\n" for text in lines[:3])
-
-
-def _experts(facts: Facts) -> list[str]:
-    keys = facts.keys
-    normalise = f'fields.get("norm_topk_prob", bool, {quoted(facts.default("norm_topk_prob", False))})'
-    lines: list[str] = []
-    known = facts.hints.meaning.normalises if facts.hints.meaning else None
-    if "norm_topk_prob" in facts.raw and "norm_topk_prob" not in facts.hints.inert:
-        known = None
-    if known is not None:
-        normalise = quoted(known)
-    elif "norm_topk_prob" not in facts.raw:
-        question = facts.ask("do the shares of the chosen experts add up to 1?", "normalise=True", "normalise=False")
-        lines, normalise = [comment(question, " " * 12)], "True"
-    count, width = keys["experts"], keys.get("expert_width", keys["intermediate_size"])
-    return [
-        f"            num_experts=fields.experts({quoted(count)}, {facts.sizes.e}),\n",
-        f"            experts_per_token=fields.size({quoted(keys.get('per_token', 'num_experts_per_tok'))}, 2),\n",
-        f"            expert_ffn=fields.size({quoted(width)}),\n",
-        *(_shared(facts, width) if facts.shared else []),
-        *lines,
-        f"            normalise={normalise},\n",
-    ]
-
-
-def _shared(facts: Facts, width: str) -> list[str]:
-    """The width of the shared expert: its own key, or as many routed experts as another key states."""
-    keys = facts.keys
-    if "shared_width" in keys:
-        return [f"            shared_ffn=fields.size({quoted(keys['shared_width'])}),\n"]
-    return [f"            shared_ffn=fields.size({quoted(keys['shared_count'])}) * fields.size({quoted(width)}),\n"]
 
 
 def _common(facts: Facts) -> list[str]:

@@ -138,12 +138,15 @@ def _in_gguf(facts: Facts) -> dict[str, tuple[str, bool]]:
     """Patterns of weights that llama.cpp has a name for: their role, and whether there is a bias."""
     patterns: dict[str, tuple[str, bool]] = {}
     fused = {"qkv": "qkv", "gate_up": ("gate", "up")}
-    roles = [role for key in facts.roles.found for role in fused.get(key[0], (key[0],))]
-    for role in dict.fromkeys(roles):
-        if role not in IN_GGUF:
-            continue
-        names = EXPERT_MLP if facts.mlp == "experts" and role in EXPERT_MLP else PARAMETERS
-        names = PLAIN_MLP if facts.mlp == "plain" and role in PLAIN_MLP else names
-        bias = facts.roles.has(role, "bias") or (role in "qkv" and facts.roles.has("qkv", "bias"))
-        patterns[names[role].replace("{p}", "weight")] = role, bias
+    for key, _ in facts.roles.found:
+        kind = facts.dense if key.startswith("dense_") else facts.mlp
+        named = key.removeprefix("dense_")
+        for role in fused.get(named, (named,)):
+            if role not in IN_GGUF:
+                continue
+            names = {"experts": EXPERT_MLP, "plain": PLAIN_MLP}.get(kind, PARAMETERS)
+            names = names if role in names else PARAMETERS
+            bias = facts.roles.has(key, "bias") or facts.roles.has(role, "bias")
+            bias |= role in "qkv" and facts.roles.has("qkv", "bias")
+            patterns[names[role].replace("{p}", "weight")] = role, bias
     return patterns

@@ -12,6 +12,7 @@ from bringup.compile.draft.classes import CLASSES
 from bringup.compile.draft.hints import Hints
 from bringup.compile.draft.questions import Question
 from bringup.compile.draft.roles import Roles, Sizes, key_heads
+from bringup.compile.draft.routing import Routing
 from bringup.compile.draft.words import (
     ACTIVATION,
     EPSILONS,
@@ -36,9 +37,9 @@ from bringup.spec import TensorInfo
 TENSOR_NAME = re.compile(r"[A-Za-z0-9_.\-]+")
 # Names of bringup.graphs that a draft may use, and those of the classes that it may contain.
 PUBLIC = (
-    "ACTIVATIONS", "CausalLM", "DecoderConfig", "Fields", "Float32RMSNorm", "GatedMLP", "GroupedAttention", "LayerNorm",
-    "Linear", "MLP", "Module", "OnePlusRMSNorm", "Param", "PreNormLayer", "RMSNorm", "RopeConfig", "SparseMLP",
-    "alternating_windows", "layer_norm", "read_common", "sliding_window",
+    "ACTIVATIONS", "CausalLM", "DecoderConfig", "Experts", "Fields", "Float32RMSNorm", "GatedMLP", "GroupedAttention",
+    "LayerNorm", "Linear", "MLP", "Module", "OnePlusRMSNorm", "Param", "PreNormLayer", "RMSNorm", "RopeConfig",
+    "RoutingConfig", "SigmoidRouter", "SparseMLP", "alternating_windows", "layer_norm", "read_common", "sliding_window",
 )  # fmt: skip
 WRITTEN = tuple(CLASSES)
 # Names that a class of the draft must not have, because its files use them otherwise.
@@ -95,7 +96,25 @@ class Facts:
         whole = all(self.roles.has(role) for role in ("shared_gate", "shared_up", "shared_down"))
         if self.mlp != "experts" or not whole:
             return ""
+        if self.routing:
+            return "SharedSigmoidMLP"
         return "GatedSharedMLP" if self.roles.has("shared_router") else "SharedMLP"
+
+    @property
+    def routing(self) -> Routing | None:
+        """Sigmoid routing that the draft writes, None for another."""
+        known = self.hints.meaning.routing if self.hints.meaning else None
+        gated = self.roles.has("shared_router")
+        read = known and (not known.groups or (known.normalise and known.factor))  # as `RoutingConfig.from_fields` does
+        return known if read and not gated and self.mlp == "experts" and self.roles.has("router_bias", "") else None
+
+    @property
+    def dense(self) -> str:
+        """The MLP of layers without experts, if others have experts: gated or plain; '' if there are no such layers."""
+        if self.mlp != "experts" or not self.roles.sparse or not self.roles.has("dense_down"):
+            return ""
+        gated = self.roles.has("dense_gate") or self.roles.has("dense_gate_up")
+        return "gated" if gated else "plain"
 
     @property
     def rope_in(self) -> str:
@@ -212,7 +231,8 @@ def _count(value: Any) -> int:
 
 def bias_key(facts: Facts, part: str) -> tuple[bool, str | None]:
     """Whether the matrices of `qkv`, `o` or `mlp` have a bias, and the key of config.json that states it, if any."""
-    members = {"qkv": ("q", "qkv"), "o": ("o",), "mlp": ("up", "gate_up", "down")}[part]
+    mlp = ("dense_up", "dense_gate_up", "dense_down") if facts.dense else ("up", "gate_up", "down")
+    members = {"qkv": ("q", "qkv"), "o": ("o",), "mlp": mlp}[part]
     has = any(facts.roles.has(role, "bias") for role in members)
     keys = {"qkv": QKV_BIAS, "o": OUT_BIAS, "mlp": MLP_BIAS}[part]
     return has, next((key for key in keys if facts.raw.get(key) is has), None)

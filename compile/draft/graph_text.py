@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import indent
+
 from bringup.compile.draft.classes import CLASSES, PARALLEL_LAYERS
 from bringup.compile.draft.config_text import config_text
 from bringup.compile.draft.facts import PUBLIC, Facts, bias_key
@@ -22,6 +24,7 @@ def graph_text(facts: Facts, read: frozenset[str] = frozenset()) -> str:
     config, layer = config_text(facts, read), _layer(facts)
     names = facts.norm, PARALLEL_LAYERS.get(facts.norms, ""), facts.shared, *attentions(facts)
     names = *names, "ScaledLayer" if scaled(facts) else ""
+    names = *(["SigmoidMLP"] if facts.routing else []), *names
     classes = [CLASSES[name] for name in names if name in CLASSES]
     body = "\n\n".join([*classes, config, layer])
     return (
@@ -63,14 +66,7 @@ def _layer(facts: Facts) -> str:
         settings.append("scale=config.query_scale")
     if facts.hints.meaning and facts.hints.meaning.score_cap:
         settings.append("softcap=config.score_cap")
-    mlp_bias = _bias(facts, "mlp", "mlp_bias")
-    mlp = {
-        "gated": f"GatedMLP(m, config.ffn, config.activation, bias={mlp_bias})",
-        "plain": f"MLP(m, config.ffn, config.activation, bias={mlp_bias}, out_bias={mlp_bias})",
-        "experts": f"{facts.shared or 'SparseMLP'}(\n            config.num_experts, m, config.expert_ffn, "
-        f"{'config.shared_ffn, ' if facts.shared else ''}config.activation,\n"
-        "            per_token=config.experts_per_token, normalise=config.normalise,\n        )",
-    }[facts.mlp]
+    mlp = _mlp(facts)
     text = f"class {facts.title}(CausalLM):\n"
     if norm in NORM_CHOICES and facts.hints.norm is None:
         others = [f"{name}, which {why}" for name, why in NORM_CHOICES.items() if name != norm]
@@ -86,7 +82,7 @@ def _layer(facts: Facts) -> str:
     if kinds and facts.rope_in:
         text += f"        kind = {kinds[0]} if config.rotated[index] else {kinds[-1]}\n"
     kind = "kind" if kinds and facts.rope_in else kinds[0] if kinds else "GroupedAttention"
-    text += f"        attention = {kind}(\n            m, h, g, d,\n{joined}        )\n        mlp = {mlp}\n"
+    text += f"        attention = {kind}(\n            m, h, g, d,\n{joined}        )\n{mlp}"
     if layer := PARALLEL_LAYERS.get(facts.norms):
         if not facts.parallel and not (facts.hints.meaning and facts.hints.meaning.norms == "parallel"):
             question = facts.ask(
@@ -105,6 +101,25 @@ def _layer(facts: Facts) -> str:
     return f"{text}        return {layer}\n{_epilogue(facts)}"
 
 
+def _mlp(facts: Facts) -> str:
+    """The lines that define `mlp`: for layers with and without experts, by the layer's index."""
+    mlp_bias = _bias(facts, "mlp", "mlp_bias")
+    widths = "config.expert_ffn, config.shared_ffn, " if facts.shared else "config.expert_ffn, "
+    kinds_of_mlp = {
+        "gated": f"GatedMLP(m, config.ffn, config.activation, bias={mlp_bias})",
+        "plain": f"MLP(m, config.ffn, config.activation, bias={mlp_bias}, out_bias={mlp_bias})",
+        "experts": f"{facts.shared or 'SparseMLP'}(\n            config.num_experts, m, {widths}config.activation,\n"
+        "            per_token=config.experts_per_token, normalise=config.normalise,\n        )",
+    }
+    if facts.routing:
+        kinds_of_mlp["experts"] = f"{facts.shared or 'SigmoidMLP'}(m, {widths}config.activation, config.routing)"
+    mlp = f"        mlp = {kinds_of_mlp[facts.mlp]}\n"
+    if facts.dense:
+        mlp = f"        if config.sparse[index]:\n{indent(mlp, '    ')}"
+        mlp += f"        else:\n            mlp = {kinds_of_mlp[facts.dense]}\n"
+    return mlp
+
+
 def attentions(facts: Facts) -> list[str]:
     """The classes of attention that a draft defines: with norms after rope, or those of layers with and without rope;
     [] for `GroupedAttention`."""
@@ -117,6 +132,8 @@ def attentions(facts: Facts) -> list[str]:
 def _unexplained(facts: Facts) -> str:
     """Statements of transformers that a draft does not compute, a question for each class."""
     text = ""
+    if facts.hints.meaning and facts.hints.meaning.routing and not facts.routing:
+        text += comment(facts.ask("transformers' router computes sigmoid scores, which the draft does not"))
     for name, statements in (facts.hints.meaning.unexplained if facts.hints.meaning else {}).items():
         more = f" and {len(statements) - 3} more" if len(statements) > 3 else ""
         lines = "; ".join(f"`{short(each)}`" for each in statements[:3])

@@ -29,8 +29,9 @@ class Hints:
     `packed`: parts of a fused tensor, in order, by its last word. `pairs`: whether rope rotates adjacent channels.
     `norm`: the class of norms. `rope`: whether there is rope. `by_head`, `by_group`: whether the rows of one tensor of
     q, k and v are read head by head, or key head by key head with the queries of each. `resolved`: the config with the
-    keys that transformers' class adds. `meaning`: what the modelling code computes, None if unknown. `inert`: keys that
-    nothing reads. `sources`: the origin of each, for people."""
+    keys that transformers' class adds. `aliases`: config keys by the names that the code has for them. `meaning`: what
+    the modelling code computes, None if unknown. `inert`: keys that nothing reads. `sources`: the origin of each, for
+    people."""
 
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
     roles: dict[str, str] = field(default_factory=dict[str, str])
@@ -41,6 +42,7 @@ class Hints:
     by_head: bool = False
     by_group: bool = False
     resolved: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    aliases: Mapping[str, str] = field(default_factory=dict[str, str])
     meaning: Meaning | None = None
     inert: frozenset[str] = frozenset()
     sources: list[str] = field(default_factory=list[str])
@@ -68,6 +70,7 @@ def _from_transformers(hints: Hints, model_type: str, raw: Mapping[str, Any], ar
     try:
         hints.defaults = {"rope_theta": getattr(kind, "default_theta", 10000.0), **kind().to_dict()}
         hints.resolved = _resolved(kind, raw)
+        hints.aliases = dict(getattr(kind, "attribute_map", {}))
     finally:
         logging.disable(logging.NOTSET)
     hints.sources.append(f"transformers' {kind.__name__}: what absent keys mean")

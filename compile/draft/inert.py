@@ -18,7 +18,8 @@ def rejections() -> tuple[type[BaseException], ...]:
     """What a configuration class raises for values that it rejects."""
     from huggingface_hub.errors import StrictDataclassError  # transformers requires huggingface_hub
 
-    return ArithmeticError, AttributeError, LookupError, StrictDataclassError, TypeError, ValueError
+    errors = ArithmeticError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError
+    return StrictDataclassError, *errors
 
 
 def inert_keys(kind: Any, raw: Mapping[str, Any], modelling: Path) -> frozenset[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from bringup.compile.draft.modelling import Part, models_folder, parts_of
+from bringup.compile.draft.routing import Routing, routing_of
 
 # Architectures whose drafts are complete: their statements are those of a draft's parts.
 KNOWN = {
@@ -59,8 +60,9 @@ class Meaning:
     the position of norms in a layer, by their order, and `norm_roles` their attributes. `late_norms`: norms of q and k
     come after rope. `rope_in`: a key with a flag for each layer, or `windows`: only layers with a window, or
     `windows or all`. `score_cap`, `logit_cap`: keys of caps. `normalises`: whether the weights of the chosen experts
-    add up to 1. `windows`: whether there are sliding windows. `gate_first`:
-    whether the gate is the first half of its product with up. `in_order`: one tensor has q, then k, then v.
+    add up to 1. `windows`: whether there are sliding windows. `gate_first`: whether the gate is the first half of its
+    product with up. `in_order`: one tensor has q, then k, then v. `routing`: sigmoid routing, None for another.
+    `layer_test`: the test by which a layer has one of two MLPs, '' if all layers have the same.
     `statements` are all of them, `unexplained` those with a question, by class.
     """
 
@@ -76,6 +78,8 @@ class Meaning:
     windows: bool = False
     gate_first: bool | None = None
     in_order: bool = False
+    layer_test: str = ""
+    routing: Routing | None = None
     statements: tuple[str, ...] = ()
     unexplained: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
@@ -87,9 +91,14 @@ def meaning_of(parts: Mapping[str, Part]) -> Meaning:
     meaning.in_order = any(text.startswith("query_states = qkv[..., :") for text in every)
     for part in parts.values():
         _norms(part, meaning)
+        tests = [test for name, test in part.choices.items() if _kind(part.attributes[name]) == "m"]
+        meaning.layer_test = meaning.layer_test or next(iter(tests), "")
         for text in part.statements:
             if match := re.match(r"(gate|up)\w*, (gate|up)\w* = .*\.chunk\(2, dim=-1\)$", text):
                 meaning.gate_first = match[1] == "gate"
+        if routing := routing_of(part, parts):
+            meaning.routing = routing
+            continue
         rest = [text for text in part.statements if _plain(text) not in _known() and _computes(text)]
         rest = [text for text in _factors(rest, part, parts, meaning)]
         rest = [text for text in _attention(rest, part, meaning)]

@@ -20,11 +20,15 @@ SKIPPED = ("Norm", "PreTrainedModel")  # the kind of norm is read elsewhere (`hi
 
 @dataclass(slots=True)
 class Part:
-    """A class or a function: the statements that run for a config, in order, and the expressions of attributes."""
+    """A class or a function: the statements that run for a config, in order, the expressions of attributes, and by
+    attribute the test of a layer's number by which `__init__` chooses between two. `every`: all statements,
+    with `else` and `end` of each test."""
 
     name: str
     statements: list[str] = field(default_factory=list[str])
     attributes: dict[str, str] = field(default_factory=dict[str, str])
+    choices: dict[str, str] = field(default_factory=dict[str, str])
+    every: list[str] = field(default_factory=list[str])
 
 
 def models_folder() -> Path | None:
@@ -74,12 +78,29 @@ def _part(node: ast.ClassDef | ast.FunctionDef, name: str, config: Mapping[str, 
         for each in ast.walk(function):
             if isinstance(each, ast.Assign) and isinstance(target := each.targets[0], ast.Attribute):
                 part.attributes[target.attr] = _text(each.value, {})
+        part.choices = {
+            name: _text(test, part.attributes) for each in ast.walk(function) for name, test in _choices(each)
+        }
     if name.endswith(SKIPPED):
         return part
     keys = {name: text for name, text in part.attributes.items() if text.startswith("config.") and _is_key(text)}
     for function in [each for each in functions if each.name == "forward" or each is node or _is_helper(each)]:
         part.statements += _live(function.body, keys, config)
+        part.every += _live(function.body, keys, {}, marks=True)
     return part
+
+
+def _choices(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """The attributes that a statement sets to one of two values, and its test."""
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.IfExp):
+        yield from ((name, node.value.test) for name in _targets([node]))
+    elif isinstance(node, ast.If):
+        yield from ((name, node.test) for name in _targets(node.body) if name in _targets(node.orelse))
+
+
+def _targets(body: list[ast.stmt]) -> list[str]:
+    targets = [each.targets[0] for each in body if isinstance(each, ast.Assign)]
+    return [each.attr for each in targets if isinstance(each, ast.Attribute)]
 
 
 def _is_helper(function: ast.FunctionDef) -> bool:
@@ -110,17 +131,24 @@ def _text(node: ast.AST, keys: Mapping[str, str]) -> str:
     return ast.unparse(_Keys(keys).visit(ast.parse(ast.unparse(node))))
 
 
-def _live(body: list[ast.stmt], keys: Mapping[str, str], config: Mapping[str, Any]) -> Iterator[str]:
-    """The statements that can run; a test that the config does not decide is a statement `if …`."""
+def _live(
+    body: list[ast.stmt], keys: Mapping[str, str], config: Mapping[str, Any], *, marks: bool = False
+) -> Iterator[str]:
+    """The statements that can run; a test that the config does not decide is a statement `if …`. `marks`: with the
+    statements `else` and `end` of such a test."""
     for node in body:
         if isinstance(node, ast.If):
             value = _value(_Keys(keys).visit(ast.parse(ast.unparse(node.test), mode="eval")).body, config)
             if value is UNKNOWN:
                 yield f"if {_text(node.test, keys)}"
-            branches = [*(node.body if value is not False else ()), *(node.orelse if value is not True else ())]
-            yield from _live(branches, keys, config)
+            yield from _live(node.body if value is not False else [], keys, config, marks=marks)
+            if marks and value is UNKNOWN and node.orelse:
+                yield "else"
+            yield from _live(node.orelse if value is not True else [], keys, config, marks=marks)
+            if marks and value is UNKNOWN:
+                yield "end"
         elif isinstance(node, ast.For | ast.While | ast.With | ast.FunctionDef):
-            yield from _live(node.body, keys, config)
+            yield from _live(node.body, keys, config, marks=marks)
         elif isinstance(node, ast.Return | ast.Assign | ast.AugAssign | ast.AnnAssign) or (
             isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant)
         ):

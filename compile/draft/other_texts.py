@@ -6,6 +6,7 @@ from bringup.compile.draft.facts import Facts
 from bringup.compile.draft.questions import comment
 from bringup.compile.draft.quoted import quoted, tuple_of
 from bringup.compile.draft.readings import DEFAULTS
+from bringup.compile.draft.words import EXPERT_MLP
 
 # llama.cpp's names by role; {b} stands for `blk.{L}`. gguf-py, `constants.py`, TENSOR_NAMES.
 IN_GGUF = {
@@ -13,6 +14,7 @@ IN_GGUF = {
     "q": "{b}.attn_q", "k": "{b}.attn_k", "v": "{b}.attn_v", "o": "{b}.attn_output",
     "q_norm": "{b}.attn_q_norm", "k_norm": "{b}.attn_k_norm",
     "gate": "{b}.ffn_gate", "up": "{b}.ffn_up", "down": "{b}.ffn_down", "router": "{b}.ffn_gate_inp",
+    "router_bias": "{b}.exp_probs_b",
 }  # fmt: skip
 AROUND = {"norm_2": "{b}.post_attention_norm", "norm_3": "{b}.ffn_norm", "norm_4": "{b}.post_ffw_norm"}
 EPSILON = {True: "attention.layer_norm_rms_epsilon", False: "attention.layer_norm_epsilon"}
@@ -46,14 +48,15 @@ def dialect_text(facts: Facts, parameters: dict[str, tuple[str, bool]]) -> str:
     lines = ""
     for pattern, (role, bias) in parameters.items():
         stored = names[role].replace("{b}", "blk.{L}")
-        if role in ("gate", "up", "down") and facts.mlp == "experts":
+        if pattern in EXPERT_MLP.values():
             axes = "e m f" if role == "down" else "e f m"
             lines += f"    gguf[{quoted(pattern)}] = S({quoted(f'{stored}_exps.weight')}, {quoted(axes)})\n"
         elif bias:
             both = pattern.replace("weight", "{p:weight|bias}")
             lines += f"    gguf[{quoted(both)}] = S({quoted(f'{stored}.{{p}}')})\n"
         else:
-            lines += f"    gguf[{quoted(pattern)}] = S({quoted(f'{stored}.weight')})\n"
+            last = "bias" if role == "router_bias" else "weight"
+            lines += f"    gguf[{quoted(pattern)}] = S({quoted(f'{stored}.{last}')})\n"
     eps, rms = facts.keys.get("eps", "rms_norm_eps"), "RMS" in facts.norm
     sizes = {"hidden_size": "embedding_length", "intermediate_size": "feed_forward_length"}
     sizes |= {"num_hidden_layers": "block_count", "num_attention_heads": "attention.head_count"}

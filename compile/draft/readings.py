@@ -165,39 +165,51 @@ def _three(tensors: Tensors, texts: Iterable[str]) -> dict[str, str]:
 
 
 def _mlp(facts: Facts) -> Iterator[Slot]:
-    found, experts = facts.roles.found, facts.mlp == "experts"
-    names = EXPERT_MLP if experts else PLAIN_MLP if facts.mlp == "plain" else PARAMETERS
+    found = facts.roles.found
+    if facts.routing:
+        tensors = found["router_bias", ""]
+        yield Slot(tensors, [Reading("as stored", {PARAMETERS["router_bias"]: _s(tensors)})])
+    yield from _products(facts, facts.mlp)
+    if facts.dense:
+        yield from _products(facts, facts.dense, "dense_")
+    if facts.shared:
+        roles = ("shared_gate", "shared_up", "shared_down", "shared_router")
+        for role, tensors in ((role, found[role, "weight"]) for role in roles if (role, "weight") in found):
+            yield _matrix(tensors, PARAMETERS[role].format(p="weight", L="{L}"))
+
+
+def _products(facts: Facts, kind: str, before: str = "") -> Iterator[Slot]:
+    """The matrices of an MLP of a kind, whose roles begin with `before`."""
+    found, experts = facts.roles.found, kind == "experts"
+    names = EXPERT_MLP if experts else PLAIN_MLP if kind == "plain" else PARAMETERS
     for role in ("gate", "up", "down"):
-        for tensors in (found[key] for key in ((role, "weight"), (role, "bias"), (role, "")) if key in found):
+        keys = [(before + role, p) for p in ("weight", "bias", "")]
+        for tensors in (found[key] for key in keys if key in found):
             target = names[role].replace("{p}", tensors.p)
             if not experts:
                 yield _matrix(tensors, target)
                 continue
             axes, flipped = ("m f", "f m") if role == "down" else ("f m", "m f")
             yield Slot(tensors, [
-                Reading("out in", {target: _experts(tensors, axes)}),
-                Reading("in out", {target: _experts(tensors, flipped)}),
+                Reading("out in", {target: _experts(facts, tensors, axes)}),
+                Reading("in out", {target: _experts(facts, tensors, flipped)}),
             ])  # fmt: skip
-    if facts.shared:
-        roles = ("shared_gate", "shared_up", "shared_down", "shared_router")
-        for role, tensors in ((role, found[role, "weight"]) for role in roles if (role, "weight") in found):
-            yield _matrix(tensors, PARAMETERS[role].format(p="weight", L="{L}"))
-    for tensors in (
-        found[key] for key in (("gate_up", "weight"), ("gate_up", "bias"), ("gate_up", "")) if key in found
-    ):
+    keys = [(f"{before}gate_up", p) for p in ("weight", "bias", "")]
+    for tensors in (found[key] for key in keys if key in found):
         yield _gate_up(facts, tensors, names)
 
 
-def _experts(tensors: Tensors, axes: str) -> str:
+def _experts(facts: Facts, tensors: Tensors, axes: str) -> str:
     """A tensor for each expert, or all experts of a layer in one."""
     if "{E}" in tensors.pattern:
-        return f'stack(S({tensors.quoted}, "{axes}"), over="E", n=config.num_experts)'
+        count = "config.routing.experts" if facts.routing else "config.num_experts"
+        return f'stack(S({tensors.quoted}, "{axes}"), over="E", n={count})'
     return f'S({tensors.quoted}, "e {axes}")'
 
 
 def _gate_up(facts: Facts, tensors: Tensors, names: Mapping[str, str]) -> Slot:
     targets = [names[role].replace("{p}", tensors.p) for role in ("gate", "up")]
-    experts = facts.mlp == "experts"
+    experts = names is EXPERT_MLP
     e, rest = ("e " if experts else ""), (" m" if tensors.p != "bias" else "")
     f = "config.expert_ffn" if experts else "config.ffn"
     halves = [f'S({tensors.quoted}, "{e}out:(f | f){rest}", f={f}).split("out", {f}, {f})[{at}]' for at in (0, 1)]

@@ -36,8 +36,11 @@ class Sizes:
             "q": [(heads, m)], "k": [(keys, m)], "v": [(keys, m)], "o": [(m, heads)], "qkv": [(heads + 2 * keys, m)],
             "gate": [(w, m) for w in widths], "up": [(w, m) for w in widths], "down": [(m, w) for w in widths],
             "gate_up": [(2 * w, m) for w in widths], "router": [(self.e, m)] if self.e else [],
+            "router_bias": [(self.e,)],
             "shared_gate": [(self.s, m)], "shared_up": [(self.s, m)], "shared_down": [(m, self.s)],
-            "shared_router": [(1, m)], "embed": [(self.vocab, m)], "head": [(self.vocab, m)], "norm": [(m,)],
+            "shared_router": [(1, m)], "dense_gate": [(self.f, m)], "dense_up": [(self.f, m)],
+            "dense_down": [(m, self.f)], "dense_gate_up": [(2 * self.f, m)],
+            "embed": [(self.vocab, m)], "head": [(self.vocab, m)], "norm": [(m,)],
             "q_norm": [(self.d,), (heads,)], "k_norm": [(self.d,), (keys,)],
         }.get(role, [(m,)])  # fmt: skip
 
@@ -70,16 +73,25 @@ class Tensors:
     def in_layers(self) -> bool:
         return "{L}" in self.stem
 
+    @property
+    def layers(self) -> frozenset[int]:
+        """The numbers of the layers that have the tensor."""
+        found = (re.search(r"(?<=\.)\d{1,9}(?=\.)", name) for name in self.names)
+        return frozenset(int(number[0]) for number in found if number)
+
 
 @dataclass(slots=True)
 class Roles:
     """The tensors by role and by weight or bias; `rest` have no role, `buffers` are not weights. `prefix` is that of
-    most names, which rules omit."""
+    most names, which rules omit. `sparse`: the layers with experts, if others have an MLP, whose roles begin with
+    `dense_`; empty otherwise. `after`: the layers after the last, with the number of their tensors."""
 
     prefix: str
     found: dict[tuple[str, str], Tensors]
     rest: list[Tensors]
     buffers: list[tuple[Tensors, str]]
+    sparse: frozenset[int] = frozenset()
+    after: dict[str, int] = field(default_factory=dict[str, int])
 
     def has(self, role: str, p: str = "weight") -> bool:
         return (role, p) in self.found
@@ -90,13 +102,15 @@ def roles_of(headers: Mapping[str, TensorInfo], sizes: Sizes, hints: Hints) -> R
     prefix = _prefix(headers)
     roles = Roles(prefix, {}, [], [])
     unsure: list[Tensors] = []
-    for tensors in _by_name_pattern(headers, prefix, sizes):
+    every = list(_by_name_pattern(_without_later_layers(headers, sizes, roles), prefix))
+    dense, roles.sparse = _dense(every, sizes, hints)
+    for tensors in every:
         last = tensors.pattern.rpartition(".")[2]
         buffer = next((why for word, why in BUFFERS.items() if last == word), None)
         if buffer or (tensors.p == "bias" and len(tensors.shape) > 1):
             roles.buffers.append((tensors, buffer or "the causal mask"))
             continue
-        tensors.role = _by_name(tensors, hints)
+        tensors.role = ("dense_" if tensors.pattern in dense else "") + _by_name(tensors, hints)
         key = tensors.role, tensors.p
         if key == ("head", "bias"):  # a drafted head has none
             roles.rest.append(tensors)
@@ -137,7 +151,7 @@ def _prefix(headers: Mapping[str, TensorInfo]) -> str:
     return ""
 
 
-def _by_name_pattern(headers: Mapping[str, TensorInfo], prefix: str, sizes: Sizes) -> Iterator[Tensors]:
+def _by_name_pattern(headers: Mapping[str, TensorInfo], prefix: str) -> Iterator[Tensors]:
     """Tensors whose names differ in their numbers only, in the order of the file."""
     found: dict[tuple[str, Shape], Tensors] = {}
     for name, info in headers.items():
@@ -153,6 +167,43 @@ def _by_name_pattern(headers: Mapping[str, TensorInfo], prefix: str, sizes: Size
     yield from found.values()
 
 
+def _without_later_layers(headers: Mapping[str, TensorInfo], sizes: Sizes, roles: Roles) -> Mapping[str, TensorInfo]:
+    """The tensors without those of layers after the last, which are counted in `after`: they predict further tokens."""
+    found: dict[str, TensorInfo] = {}
+    lists = {match[1] for name in headers if (match := re.match(r"(\D*\.)0\.", name))}
+    for name, info in headers.items():
+        match = re.match(r"(\D*\.)(\d{1,9})\.", name)
+        if match and match[1] in lists and int(match[2]) >= sizes.layers:
+            layer = match[0].removeprefix(roles.prefix)
+            roles.after[layer] = roles.after.get(layer, 0) + 1
+        else:
+            found[name] = info
+    return found
+
+
+def _dense(every: list[Tensors], sizes: Sizes, hints: Hints) -> tuple[set[str], frozenset[int]]:
+    """The patterns of the MLP in layers without experts, and the layers with experts; nothing unless each layer has
+    either."""
+    experts = [tensors for tensors in every if tensors.in_layers and _of_experts(tensors, sizes)]
+    sparse = frozenset(number for tensors in experts for number in tensors.layers if number < sizes.layers)
+    known = {id(tensors) for tensors in experts}
+    others = [tensors for tensors in every if tensors.in_layers and id(tensors) not in known]
+    found = [tensors for tensors in others if _by_name(tensors, hints) in ("gate", "up", "down", "gate_up")]
+    layers = {frozenset(number for number in tensors.layers if number < sizes.layers) for tensors in found}
+    dense = layers.pop() if len(layers) == 1 else frozenset[int]()
+    if not sparse or not dense or sparse & dense or len(sparse) + len(dense) != sizes.layers:
+        return set(), frozenset()
+    return {tensors.pattern for tensors in found}, sparse
+
+
+def _of_experts(tensors: Tensors, sizes: Sizes) -> bool:
+    """Whether a tensor is of one routed expert, or of all."""
+    words = tensors.stem.split(".")
+    if not sizes.e or _place(words[:-1], words[-1]) is not MLP:
+        return False
+    return "{E}" in words or "experts" in words or (len(tensors.shape) == 3 and tensors.shape[0] == sizes.e)
+
+
 def _by_name(tensors: Tensors, hints: Hints) -> str:
     """The role by a name, '' for an unknown one."""
     words = [word for word in tensors.stem.split(".") if not word.startswith("{")]
@@ -166,6 +217,8 @@ def _by_name(tensors: Tensors, hints: Hints) -> str:
         return hints.roles[last]
     if last in hints.packed and place is not SHARED:
         return "qkv" if len(hints.packed[last]) == 3 else "gate_up"
+    if place is MLP and hints.meaning and hints.meaning.routing and last == hints.meaning.routing.bias:
+        return "router_bias"
     if place is SHARED:
         return next((role for role, names in SHARED.items() if last in names), "")
     tables = (place, NORMS) if place is not NORMS else (NORMS, ATTENTION, MLP)

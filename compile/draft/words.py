@@ -19,10 +19,10 @@ HEAD_DIM = ("head_dim", "head_size", "kv_channels", "d_head")
 EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps", "layernorm_epsilon")
 ACTIVATION = ("hidden_act", "hidden_activation", "activation_function", "activation")
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k")
+EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "moe_k")
 EXPERT_WIDTH = ("moe_intermediate_size", "expert_intermediate_size", "intermediate_size")
 SHARED_WIDTH = ("shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size")
-SHARED_COUNT = ("n_shared_experts", "num_shared_experts")  # each as wide as a routed expert
+SHARED_COUNT = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")  # each as wide as a routed expert
 QKV_BIAS = ("attention_bias", "use_qkv_bias", "qkv_bias", "attn_bias", "use_bias", "bias")
 OUT_BIAS = ("attention_out_bias", "attention_o_bias", "attention_bias", "use_bias", "bias")
 MLP_BIAS = ("mlp_bias", "use_mlp_bias", "use_bias", "bias")
@@ -91,6 +91,7 @@ PARAMETERS: Mapping[str, str] = {
     **{role: f"model.layers.{{L}}.self_attn.{role}.{{p}}" for role in ("q_norm", "k_norm")},
     **{role: f"model.layers.{{L}}.mlp.{role}_proj.{{p}}" for role in ("gate", "up", "down")},
     "router": "model.layers.{L}.mlp.gate.{p}",
+    "router_bias": "model.layers.{L}.mlp.gate.e_score_correction_bias",
     **{f"shared_{role}": f"model.layers.{{L}}.mlp.shared.{role}_proj.{{p}}" for role in ("gate", "up", "down")},
     "shared_router": "model.layers.{L}.mlp.shared_gate.{p}",
 }

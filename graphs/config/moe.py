@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Self
 
 from bringup.graphs.config.fields import Fields
+
+NO_KEYS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,30 +34,40 @@ class RoutingConfig:
         groups: int,
         topk_groups: int,
         factor: float,
+        normalise: bool = True,
         normalise_null: bool | None = None,
+        keys: Mapping[str, str] = NO_KEYS,
     ) -> Self:
         """From config.json; the keyword arguments are the family's defaults for absent keys.
 
-        `normalise_null` is the value of a null `norm_topk_prob`; None reports it as an error.
+        `normalise_null` is the value of a null `norm_topk_prob`; None reports it as an error. `keys` maps DeepSeek's
+        keys to the family's own.
         """
-        experts = fields.experts("n_routed_experts", experts)
-        groups = fields.size("n_group", groups)
-        topk, per_token = fields.size("topk_group", topk_groups), fields.size("num_experts_per_tok", per_token)
+
+        def key(name: str) -> str:
+            return keys.get(name, name)
+
+        experts = fields.experts(key("n_routed_experts"), experts)
+        groups = fields.size(key("n_group"), groups)
+        topk, per_token = (
+            fields.size(key("topk_group"), topk_groups),
+            fields.size(key("num_experts_per_tok"), per_token),
+        )
         if not fields.doubtful:
             if experts < 2 * groups or experts % groups:
                 message = f"{experts} experts do not make {groups} groups of the same size, 2 experts or more"
-                fields.error("BU121", message, "n_group", stops="")
+                fields.error("BU121", message, key("n_group"), stops="")
             elif topk > groups:
-                message = f"`topk_group` is {topk}, but there are {groups} groups"
-                fields.error("BU121", message, "topk_group", stops="")
+                message = f"`{key('topk_group')}` is {topk}, but there are {groups} groups"
+                fields.error("BU121", message, key("topk_group"), stops="")
             elif per_token > experts // groups * topk:
                 message = f"a token cannot go to {per_token} of the {experts // groups * topk} experts of {topk} groups"
-                fields.error("BU121", message, "num_experts_per_tok", stops="")
+                fields.error("BU121", message, key("num_experts_per_tok"), stops="")
         return cls(
             experts=experts,
             per_token=per_token,
             groups=groups,
             topk_groups=topk,
-            normalise=fields.get("norm_topk_prob", bool, True, null=normalise_null),
-            factor=fields.get("routed_scaling_factor", float, factor),
+            normalise=fields.get(key("norm_topk_prob"), bool, normalise, null=normalise_null),
+            factor=fields.get(key("routed_scaling_factor"), float, factor),
         )
