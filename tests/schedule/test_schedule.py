@@ -221,7 +221,7 @@ def test_it_is_printed(tmp_path: Path) -> None:
     out, dumps = tmp_path / "s.txt", tmp_path / "dumps"
     build(job, out=out, target="schedule", max_seq_len=CONTEXT, buckets=(PREFILL,), emit="schedule", dump_dir=dumps)
     text = out.read_text("utf-8")
-    assert "# decode: 1 tokens of 1 sequence, 128 keys each\n# 12 launches;" in text
+    assert "# decode: 1 tokens of 1 sequence, 128 keys each\n# 12 launches, read and written in bytes;" in text
     assert "transformer.h.1: layer_norm+linear+gelu_tanh -> %gelu_tanh@" in text
     steps = ("00-before", "09-fuse-norms")
     before, after = ((dumps / f"2-schedule.decode.layer0.{name}.txt").read_text("utf-8") for name in steps)
