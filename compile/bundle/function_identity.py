@@ -55,8 +55,8 @@ def _parts(value: object, seen: dict[int, tuple[int, object]]) -> Iterator[str]:
     elif isinstance(value, partial):
         held = cast("partial[Any]", value)
         yield from (_text(part, seen) for part in (held.func, held.args, held.keywords))
-    elif type(value).__module__ == "functools" and hasattr(value, "__wrapped__"):  # of @cache
-        yield _text(getattr(value, "__wrapped__"), seen)  # noqa: B009
+    elif type(value).__module__ == "functools" and "__wrapped__" in vars(value):  # of @cache
+        yield _text(vars(value)["__wrapped__"], seen)
     elif isinstance(value, tuple | list):
         yield from (_text(part, seen) for part in cast("tuple[object, ...]", value))
     elif isinstance(value, set | frozenset):

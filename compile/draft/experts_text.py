@@ -18,7 +18,7 @@ from bringup.compile.draft.quoted import one_line, quoted, tuple_of
 from bringup.compile.draft.routing import Routing
 from bringup.shown import short
 
-# What a test may consist of, beside names, keys and constants.
+# The operations that a test may have; its operands are names, keys and constants.
 PARTS = (
     ast.Add, ast.And, ast.BinOp, ast.BoolOp, ast.Compare, ast.Eq, ast.Expression, ast.FloorDiv, ast.Gt, ast.GtE, ast.In,
     ast.Load, ast.Lt, ast.LtE, ast.Mod, ast.Not, ast.NotEq, ast.NotIn, ast.Or, ast.Sub, ast.UnaryOp, ast.USub,

@@ -15,7 +15,8 @@ SHARED = (
 
 
 def rejections() -> tuple[type[BaseException], ...]:
-    """What a configuration class raises for values that it rejects."""
+    """What a configuration class raises for values that it rejects or cannot compute with: any built-in error of a
+    value, as each class has checks of its own."""
     from huggingface_hub.errors import StrictDataclassError  # transformers requires huggingface_hub
 
     errors = ArithmeticError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError

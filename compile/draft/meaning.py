@@ -23,15 +23,14 @@ KNOWN = {
 }  # fmt: skip
 # Calls that move elements, or that have no effect at inference. Calls of modules are plumbing too: their tensors, or
 # their own statements, show what they compute.
-MOVES = frozenset(
-    """
+_MOVES = """
     view transpose reshape contiguous unsqueeze squeeze chunk split size flatten unbind unflatten expand permute cat
     stack repeat_interleave to type type_as float dim size numel update get_seq_length get_mask_sizes dropout len list
     tuple isinstance range enumerate zip index_select items get get_interface hasattr getattr copy arange zeros_like
     zeros empty new_zeros nonzero where one_hot index_add_ index_add linear softmax embedding pop append warning_once
     warning_advice loss_function all_tied_weights_keys slice set min max any
-    """.split()  # noqa: SIM905
-)
+"""
+MOVES = frozenset(_MOVES.split())
 FACTORS = (  # the place, and the statement; the group is the key
     ("embedding", r"inputs_embeds = inputs_embeds \* config\.(\w+)"),
     ("residual", r"hidden_states = residual \+ hidden_states \* config\.(\w+)"),
@@ -54,7 +53,7 @@ ORDERS = {  # norms (n), attention (a), MLP (m) and sums (+) in a layer: the pos
 
 @dataclass(slots=True)
 class Meaning:
-    """What the code states beside tensors.
+    """What the code states and tensors do not show.
 
     `factors`: the config key of a number by its place. `sqrt_embedding`: embedded tokens are multiplied by √m. `norms`:
     the position of norms in a layer, by their order, and `norm_roles` their attributes. `late_norms`: norms of q and k
@@ -133,7 +132,7 @@ def _plain(text: str) -> str:
 
 
 def _computes(text: str) -> bool:
-    """Whether a statement has arithmetic or a decision, beside sums and calls of MOVES and of modules."""
+    """Whether a statement has a decision, or arithmetic other than sums and calls of MOVES and of modules."""
     if text.startswith("if "):
         return "self." in text or "config." in text
     tree = ast.parse(text)

@@ -117,7 +117,7 @@ def test_an_adapter_that_is_edited(start: Start, small: Path, tmp_path: Path) ->
 
 
 def test_same_size_within_a_second(start: Start, small: Path, tmp_path: Path) -> None:
-    """A module beside the model file is read again although its byte code would pass for current."""
+    """A module next to the model file is read again although its byte code would pass for current."""
     model, helper = tmp_path / "my_model.py", tmp_path / "my_helper.py"
     second = int(time.time()) * 10**9
     replace(helper, 'NAME = "xtb"\n', second)
@@ -270,7 +270,7 @@ def test_a_file_that_stays_empty(how: str, rounds: Rounds, small: Path, tmp_path
 
 
 def test_a_check_that_is_killed(rounds: Rounds, small: Path, tmp_path: Path) -> None:
-    """It is repeated when a file changes, not before, although it tells nothing about the files that it has read."""
+    """It is repeated when a file changes, not before, although it does not report the files that it has read."""
     helper, adapter = tmp_path / "my_helper.py", tmp_path / "mine.py"
     helper.write_text("")
     text = "import sys; sys.path.insert(0, '.')\nimport my_helper\n"

@@ -7,6 +7,8 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING
 
+from bringup.adapters import open_checkpoint
+from bringup.compile.draft.draft import Draft, draft, write_draft
 from bringup.graphs.registry import FAMILIES
 from tests.models import parity
 
@@ -34,3 +36,15 @@ def save(kind: str, folder: Path) -> Path:
     """A checkpoint of the model type `kind`, which no family of ours serves."""
     assert not any(family.name == kind for family in FAMILIES)
     return parity.save_checkpoint(CONFIG_MAPPING[kind](**SIZES | MORE.get(kind, {})), folder)
+
+
+def save_with(kind: str, keys: dict[str, Any], folder: Path) -> Path:
+    """A checkpoint of any model type, with these keys of its config."""
+    return parity.save_checkpoint(CONFIG_MAPPING[kind](**SIZES | keys), folder)
+
+
+def drafted(source: Path, folder: Path) -> tuple[Draft, Path]:
+    """The draft of a checkpoint, and its model file, written to a folder."""
+    found = draft(open_checkpoint(source, headers_only=True))
+    write_draft(found, folder)
+    return found, folder / f"{found.name}.py"

@@ -1,4 +1,4 @@
-"""What transformers' code computes beside tensors is in the draft, or a question: factors, norms, rope, windows."""
+"""What transformers' code computes and tensors do not show is drafted, or a question: factors, norms, rope, windows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from bringup.adapters import open_checkpoint
-from bringup.compile.draft.draft import Draft, draft, write_draft
+from bringup.compile.draft.draft import Draft, draft
 from bringup.compile.draft.meaning import meaning_of
 from bringup.compile.draft.modelling import parts_of
 from bringup.testing import assert_fits, assert_same_logits
-from tests.draft.checkpoints import save
+from tests.draft.checkpoints import drafted, save
 
 # By kind: words of the drafted graph, without which its logits would be others.
 WRITTEN = {
@@ -32,16 +32,14 @@ WRITTEN = {
 }  # fmt: skip
 
 
-def drafted(kind: str, folder: Path) -> tuple[Draft, Path, Path]:
+def drafted_kind(kind: str, folder: Path) -> tuple[Draft, Path, Path]:
     source = save(kind, folder / kind)
-    found = draft(open_checkpoint(source, headers_only=True))
-    write_draft(found, folder / "draft")
-    return found, folder / "draft" / f"{found.name}.py", source
+    return *drafted(source, folder / "draft"), source
 
 
 @pytest.mark.parametrize("kind", WRITTEN)
 def test_no_question_remains(kind: str, tmp_path: Path) -> None:
-    found, model, source = drafted(kind, tmp_path)
+    found, model, source = drafted_kind(kind, tmp_path)
     assert [each.text for each in found.questions if not _harmless(each.text)] == []
     text = found.files[f"{kind}_graph.py"]
     for word in WRITTEN[kind]:
@@ -60,13 +58,13 @@ def _harmless(text: str) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", WRITTEN)
 def test_logits(kind: str, tmp_path: Path) -> None:
-    _, model, source = drafted(kind, tmp_path)
+    _, model, source = drafted_kind(kind, tmp_path)
     assert_same_logits(model, source)
 
 
 def test_what_the_parts_lack_is_a_question(tmp_path: Path) -> None:
     """Ministral 3 multiplies queries by a number that grows with the position: no tensor and no own key shows it."""
-    found, _, _ = drafted("ministral3", tmp_path)
+    found, _, _ = drafted_kind("ministral3", tmp_path)
     (text,) = [each.text for each in found.questions if each.text.startswith("transformers' Attention computes")]
     assert "query_states * get_llama_4_attn_scale(" in text
     assert "def layer(self" in found.files["ministral3_graph.py"].partition("get_llama_4_attn_scale")[0]

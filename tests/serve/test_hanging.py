@@ -69,7 +69,7 @@ def test_cancelling_ends_what_was_accepted():
     async def scenario() -> None:
         batch = exact.new_batch(2)
         steps = threading.Semaphore(2)  # the first tokens of the stream
-        batch.executor.fault = lambda: steps.acquire(timeout=PATIENCE)  # type: ignore[attr-defined]
+        batch.executor.fault = lambda: steps.acquire(timeout=PATIENCE)
         async with serving(batch) as server:
             stream = Client(server, BODY % b"true")
             await stream.first.wait()

@@ -205,16 +205,20 @@ def requests(batch: Batch) -> dict[int, list[int]]:
     return answers
 
 
+def answers_of(batch: Batch) -> dict[int, list[int]]:
+    """The tokens of `requests`, by the request's number."""
+    answers = requests(batch)
+    while batch:
+        for event in batch.step():
+            answers[event.id].append(event.token)
+    return answers
+
+
 def test_tokens_of_a_batch(batch_bundle) -> None:
     """Greedy and random requests in one step, which end one after the other."""
     batch, wanted = load_batch(batch_bundle, "emulate"), load_batch(batch_bundle, "reference")
     watched = watch(batch)
-    answers, expected = requests(batch), requests(wanted)
-    for each, found in ((batch, answers), (wanted, expected)):
-        while each:
-            for event in each.step():
-                found[event.id].append(event.token)
-    assert answers == expected
+    assert answers_of(batch) == answers_of(wanted)
     assert False in watched.had_step
     plan = json.loads((batch_bundle / "kernels.json").read_text("utf-8"))
     assert set(plan["sampling"]) == {"decode", "decode_2", "decode_4"}
@@ -228,12 +232,7 @@ def test_tokens_of_more_sequences_than_have_slots(tmp_path, monkeypatch) -> None
     assert set(json.loads((bundle / "kernels.json").read_text("utf-8"))["sampling"]) == {"decode", "decode_2"}
     batch, wanted = load_batch(bundle, "emulate"), load_batch(bundle, "reference")
     watched = watch(batch)
-    answers, expected = requests(batch), requests(wanted)
-    for each, found in ((batch, answers), (wanted, expected)):
-        while each:
-            for event in each.step():
-                found[event.id].append(event.token)
-    assert answers == expected
+    assert answers_of(batch) == answers_of(wanted)
     assert watched.had_step  # of the last sequences, once no more than two are left
 
 
