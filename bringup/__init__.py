@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bringup.compile.runtime.batch import load_batch as load_batch
     from bringup.compile.runtime.request import Request as Request
     from bringup.compile.runtime.session import load as load
+    from bringup.compile.runtime.speculative import Speculative as Speculative
     from bringup.compile.verify.command import verify as verify
 else:
     from bringup.facade import lazy_import, public_names
@@ -31,6 +32,7 @@ else:
         "compile.runtime.batch": "load_batch",
         "compile.runtime.request": "Request",
         "compile.runtime.session": "load",
+        "compile.runtime.speculative": "Speculative",
         "compile.verify.command": "verify",
     }
     __all__ = ["__version__", *public_names(_HOMES)]

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from bringup.compile.runtime.request import Request as Request
     from bringup.compile.runtime.session import Session as Session
     from bringup.compile.runtime.session import load as load
+    from bringup.compile.runtime.speculative import Speculative as Speculative
     from bringup.compile.targets.module_store import ModuleStore as ModuleStore
     from bringup.compile.targets.registry import target_named as target_named
     from bringup.compile.targets.target import Estimate as Estimate
@@ -63,6 +64,7 @@ else:
         "runtime.lora.weights": "LoraFactors LoraWeights",
         "runtime.request": "Event Request",
         "runtime.session": "Session load",
+        "runtime.speculative": "Speculative",
         "targets.module_store": "ModuleStore",
         "targets.registry": "target_named",
         "targets.target": "Estimate Option Target",

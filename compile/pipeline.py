@@ -49,6 +49,7 @@ def build(
     max_batch_size: int = 1,
     cache_blocks: int | None = None,
     max_input_len: int | None = None,
+    draft_tokens: int = 0,
     force: bool = False,
     emit: str = BUNDLE,
     dump_dir: str | Path | None = None,
@@ -66,10 +67,11 @@ def build(
     (transformers' `hidden_states[i]`). `max_batch_size` is the largest number of sequences in a step. `cache_blocks` is
     the number of blocks of 64 tokens (`graphs.core.step.BLOCK`) that they share. None is enough for all sequences at
     full length; with fewer blocks a batch may have to recompute a sequence (`Batch.preemptions`). `max_input_len` is
-    the longest prompt of sessions and batches, None the context. `dump_dir` receives each phase as text.
-    `target_options` are values for options of the target (`bringup targets` lists them); True and False mean yes and
-    no. Results in `cache`, by default the user's, are reused, and an up-to-date bundle at `out` is not changed. Raises
-    BringupError; writes are atomic.
+    the longest prompt of sessions and batches, None the context. `draft_tokens` is the number of tokens of a draft that
+    a step checks (`Speculative`): it adds a prefill length of one more token, and sets `all_logits`. `dump_dir`
+    receives each phase as text. `target_options` are values for options of the target (`bringup targets` lists them);
+    True and False mean yes and no. Results in `cache`, by default the user's, are reused, and an up-to-date bundle at
+    `out` is not changed. Raises BringupError; writes are atomic.
     """
     if isinstance(job, Graph):
         job = job_of(job, {} if weights is None else weights)
@@ -88,6 +90,7 @@ def build(
     layout_for = partial(
         layout_of, context=context, buckets=buckets, all_logits=all_logits, aux_hidden=aux_hidden,
         max_batch_size=max_batch_size, cache_blocks=cache_blocks, max_input_len=max_input_len,
+        draft_tokens=draft_tokens,
     )  # fmt: skip
     layout = layout_for(logical.graph)
     with progress.stage("Checking") as stage:

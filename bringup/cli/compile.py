@@ -70,6 +70,12 @@ FOLDER = click.Path(path_type=Path)
     help="Also output the hidden state that enters layer I (repeatable).",
 )
 @click.option(
+    "--draft-tokens",
+    type=click.IntRange(1),
+    metavar="K",
+    help="Check up to K tokens of a draft in one step (`run --draft`); prompts are slower: each token has logits.",
+)
+@click.option(
     "-o", "--out", type=FOLDER, metavar="DIR", help="Output folder, or the file of --emit; default: MODEL.bundle."
 )
 @click.option("--force", is_flag=True, help="Replace an existing bundle.")
@@ -85,9 +91,10 @@ FOLDER = click.Path(path_type=Path)
 @report_option
 def command(
     target: str, target_option: Mapping[str, str], weights: str | None, max_seq_len: int | None, max_batch_size: int,
-    cache_blocks: int | None, max_input_len: int | None, aux_hidden: tuple[int, ...], out: Path | None, force: bool,
-    emit: str, dump_dir: Path | None, dry_run: bool, report: Path | None, max_lora_rank: int | None,
-    lora_target_modules: tuple[str, ...], max_loras: int | None, lora_dir: tuple[str, ...], **named: Unpack[Named],
+    cache_blocks: int | None, max_input_len: int | None, aux_hidden: tuple[int, ...], draft_tokens: int | None,
+    out: Path | None, force: bool, emit: str, dump_dir: Path | None, dry_run: bool, report: Path | None,
+    max_lora_rank: int | None, lora_target_modules: tuple[str, ...], max_loras: int | None, lora_dir: tuple[str, ...],
+    **named: Unpack[Named],
 ) -> None:  # fmt: skip
     """Compile MODEL and its weights to a bundle that `bringup run` executes."""
     job = with_loras(
@@ -122,8 +129,8 @@ def command(
             built = build(
                 job, target=target, target_options=target_option, out=out, max_seq_len=max_seq_len,
                 max_batch_size=max_batch_size, cache_blocks=cache_blocks, max_input_len=max_input_len,
-                aux_hidden=aux_hidden, force=force, emit=emit, weights_form=weights or "auto", dump_dir=dump_dir,
-                progress=outcome.progress,
+                aux_hidden=aux_hidden, draft_tokens=draft_tokens or 0, force=force, emit=emit,
+                weights_form=weights or "auto", dump_dir=dump_dir, progress=outcome.progress,
             )  # fmt: skip
             outcome.result, outcome.bundle = "compiled", built
             print(next_step(job, built) if emit == "bundle" else f"wrote {built}", file=sys.stderr)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from bringup.compile.runtime.session import Session
+    from bringup.compile.runtime.speculative import Speculative
     from bringup.compile.text.tokenizer import Tokenizer
     from bringup.render.progress import StageLines
 
@@ -76,6 +77,18 @@ class Sampling(TypedDict):
     "--top-k", type=click.IntRange(0), default=0, metavar="K", help="Sample from the K most likely tokens; 0: from all."
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S", help="Seed of sampling.")
+@click.option(
+    "--draft",
+    type=BUNDLE,
+    metavar="BUNDLE",
+    help="A draft model, which proposes tokens that the model checks in one step: the same text, in fewer steps.",
+)
+@click.option(
+    "--draft-tokens",
+    type=click.IntRange(1),
+    metavar="K",
+    help="With --draft: the most tokens that it proposes in a step; default: 4, or 1 for a draft of hidden states.",
+)
 @click.option("--executor", type=DEVICE, metavar="NAME", help="A device of the bundle's target (`bringup targets`).")
 @click.option(
     "--profile",
@@ -88,17 +101,11 @@ class Sampling(TypedDict):
 def command(
     bundle: Path, prompt: str | None, tokens: list[int] | None, chat: bool, system: str | None, executor: str | None,
     batch_file: Path | None, profile: Path | None, as_json: bool, max_new_tokens: int, temperature: float,
-    top_p: float, top_k: int, seed: int, lora: dict[str, str], lora_name: str | None,
+    top_p: float, top_k: int, seed: int, draft: Path | None, draft_tokens: int | None, lora: dict[str, str],
+    lora_name: str | None,
 ) -> None:  # fmt: skip
     """Generate from BUNDLE. Text goes to stdout, everything else to stderr."""
-    if chat and tokens is not None:
-        raise click.UsageError("--chat needs --prompt TEXT, or messages from stdin; leave --tokens out")
-    if batch_file is not None and (chat or prompt is not None or tokens is not None):
-        raise click.UsageError("--batch FILE has the prompts; leave --prompt, --tokens and --chat out")
-    if batch_file is None and not chat and (prompt is None) == (tokens is None):
-        raise click.UsageError("give --prompt TEXT, --tokens 1,2,3 or --batch FILE")
-    if system is not None and not chat:
-        raise click.UsageError("--system needs --chat")
+    _check_usage(chat, prompt, tokens, system, batch_file, draft, draft_tokens)
     chosen = chosen_lora(lora, lora_name, batched=batch_file is not None)
     from bringup.compile.runtime.batch import load_batch
     from bringup.compile.runtime.session import load
@@ -120,17 +127,37 @@ def command(
         if chosen is not None:
             session.use_lora(chosen, session.read_lora(lora[chosen]))
     _note_dummy(session.manifest)
+    pair = _with_draft(session, draft, draft_tokens, lines) if draft else None
     tokenizer = tokenizer_of(session, required=tokens is None)
     with profiled(session.executor, profile, lines):
         if tokenizer and chat:
             conversation = opened(tokenizer, system)
             for message in user_prompts(prompt):
                 ids = conversation.user_message(message)
-                answer = _generate(session, tokenizer, ids, sampling, lines, as_json=as_json, resume=True)
+                answer = _generate(session, pair, tokenizer, ids, sampling, lines, as_json=as_json, resume=True)
                 conversation.heard(answer)
             return
         ids = tokenizer.encode(prompt) if tokenizer and prompt is not None else tokens or []
-        _generate(session, tokenizer, ids, sampling, lines, as_json=as_json)
+        _generate(session, pair, tokenizer, ids, sampling, lines, as_json=as_json)
+
+
+def _check_usage(
+    chat: bool, prompt: str | None, tokens: list[int] | None, system: str | None, batch_file: Path | None,
+    draft: Path | None, draft_tokens: int | None,
+) -> None:  # fmt: skip
+    """Raises click.UsageError for options that do not fit together."""
+    if chat and tokens is not None:
+        raise click.UsageError("--chat needs --prompt TEXT, or messages from stdin; leave --tokens out")
+    if batch_file is not None and (chat or prompt is not None or tokens is not None):
+        raise click.UsageError("--batch FILE has the prompts; leave --prompt, --tokens and --chat out")
+    if batch_file is None and not chat and (prompt is None) == (tokens is None):
+        raise click.UsageError("give --prompt TEXT, --tokens 1,2,3 or --batch FILE")
+    if system is not None and not chat:
+        raise click.UsageError("--system needs --chat")
+    if draft is None and draft_tokens is not None:
+        raise click.UsageError("--draft-tokens needs --draft BUNDLE")
+    if draft is not None and batch_file is not None:
+        raise click.UsageError("--draft runs one sequence at a time: leave --batch out")
 
 
 def _note_dummy(manifest: Mapping[str, Any]) -> None:
@@ -138,20 +165,38 @@ def _note_dummy(manifest: Mapping[str, Any]) -> None:
         print("note: random dummy weights: the output is meaningless", file=sys.stderr)
 
 
+def _with_draft(session: Session, bundle: Path, draft_tokens: int | None, lines: StageLines) -> Speculative:
+    """The session with its draft, which runs on the same device if its target is the same."""
+    from bringup.compile.bundle.folder import read_manifest
+    from bringup.compile.runtime.session import load
+    from bringup.compile.runtime.speculative import Speculative
+
+    with lines.stage(f"Loading {bundle}"):
+        same = read_manifest(bundle)["target"] == session.manifest["target"]
+        draft = load(bundle, session.device if same else None)
+    _note_dummy(draft.manifest)
+    return Speculative(session, draft, draft_tokens)
+
+
 def _generate(
-    session: Session, tokenizer: Tokenizer | None, ids: Sequence[int], sampling: Sampling, lines: StageLines,
-    *, as_json: bool, **how: bool,
+    session: Session, pair: Speculative | None, tokenizer: Tokenizer | None, ids: Sequence[int], sampling: Sampling,
+    lines: StageLines, *, as_json: bool, **how: bool,
 ) -> str:  # fmt: skip
     """Writes the tokens that follow `ids`, and returns their text."""
     writer = Writer(tokenizer, quiet=as_json)
     eos = tokenizer.eos if tokenizer else frozenset[int]()
-    for token in session.generate(ids, eos=eos, **sampling, **how):
+    for token in (pair or session).generate(ids, eos=eos, **sampling, **how):
         writer.push(token)
     writer.finish()
     speeds: dict[str, float] = {name: getattr(session.stats, name) for name in SPEEDS}
     if as_json:
         result = {"tokens": writer.tokens, "text": writer.text, **speeds, "weights": session.manifest["weights"]}
+        result |= {"draft": pair.stats.to_json()} if pair else {}
         print(json.dumps(result), flush=True)
     prefill, decode, _ = (f"{speed:,.1f} tokens/s" for speed in speeds.values())
     lines.say("Generated", f"{len(writer.tokens)} tokens; prefill {prefill}, decode {decode}")
+    if pair:
+        stats = pair.stats
+        rates = f"{stats.accepted} of {stats.proposed} tokens ({stats.acceptance_rate:.1%}) in {stats.steps} steps"
+        lines.say("Accepted", f"{rates} of the model, {stats.tokens_per_step:.2f} tokens a step")
     return writer.text or ""

@@ -147,18 +147,23 @@ def layout_of(
     max_batch_size: int = 1,
     cache_blocks: int | None = None,
     max_input_len: int | None = None,
+    draft_tokens: int = 0,
 ) -> Layout:
     """The layout of a program for sequences of `context` tokens: prefill of each bucket's length, and decode.
 
-    Of the buckets that fit the longest prompt, only the smallest is used. `cache_blocks`: see `CacheSizes`. Raises
+    Of the buckets that fit the longest prompt, only the smallest is used. `draft_tokens` adds a bucket for that many
+    tokens of a draft and the one before them, and logits of every token. `cache_blocks`: see `CacheSizes`. Raises
     BU007 for no lengths, or lengths under 2; BU028 for hidden states that the model does not have; BU024 for a
-    `max_batch_size` or `max_input_len` that is not a positive integer, a `max_input_len` above the context, and fewer
-    `cache_blocks` than one sequence of the full context needs.
+    negative `draft_tokens`, a `max_batch_size` or `max_input_len` that is not a positive integer, a `max_input_len`
+    above the context, and fewer `cache_blocks` than one sequence of the full context needs.
     """
     max_batch_size = integer("max_batch_size", max_batch_size, minimum=1)
     buckets, aux_hidden = integer_list("buckets", buckets), integer_list("aux_hidden", aux_hidden)
+    draft_tokens = integer("draft_tokens", draft_tokens, minimum=0)
     if not buckets or min(buckets) < 2:
         raise fail("BU007", f"prefill lengths are {list(buckets)}; at least one is required, each at least 2")
+    if draft_tokens:
+        buckets, all_logits = sorted({*buckets, draft_tokens + 1}), True
     if max_input_len is not None:
         max_input_len = _max_input_len(max_input_len, context)
     longest = min((size for size in buckets if size >= (max_input_len or context)), default=max(buckets))

@@ -40,10 +40,7 @@ def token_of(logits: np.ndarray, draw: Draw) -> int:
     """The token that a draw samples from logits [V], whose maximum is finite; see `runtime.sampling.next_token`."""
     if not draw.temperature:
         return int(np.argmax(logits))
-    tokens = _largest(logits, draw.top_k) if 0 < draw.top_k < len(logits) else np.arange(len(logits))
-    with np.errstate(over="ignore"):  # a temperature near 0: all but the largest become -inf
-        scaled = (logits[tokens].astype(np.float64) - float(logits.max())) / draw.temperature
-    weights = (np.exp(scaled) * UNIT).astype(np.int64)
+    tokens, scaled, weights = _weights(logits, draw)
     total, nucleus, uniform = int(weights.sum()), nucleus_of(draw.top_p), uniform_of(draw.uniform)
     share = share_of(uniform if nucleus == ALL else nucleus, total)
     likely = next(some for bound in BOUNDS if weights[some := scaled > bound].sum() > share)
@@ -53,6 +50,27 @@ def token_of(logits: np.ndarray, draw: Draw) -> int:
     if nucleus != ALL:
         total = int(sums[_place(sums, share)])
     return int(tokens[order[_place(sums, share_of(uniform, total))]])
+
+
+def probabilities_of(logits: np.ndarray, draw: Draw) -> np.ndarray:
+    """The probability that `token_of` samples each token, float64 [V]; the temperature is above 0."""
+    tokens, _, weights = _weights(logits, draw)
+    nucleus = nucleus_of(draw.top_p)
+    if nucleus != ALL:
+        order = _descending(logits[tokens])
+        sums = np.cumsum(weights[order])
+        weights[order[_place(sums, share_of(nucleus, int(sums[-1]))) + 1 :]] = 0
+    found = np.zeros(len(logits))
+    found[tokens] = weights / weights.sum()
+    return found
+
+
+def _weights(logits: np.ndarray, draw: Draw) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The `top_k` most likely tokens, their logits in units of the temperature below the largest, their weights."""
+    tokens = _largest(logits, draw.top_k) if 0 < draw.top_k < len(logits) else np.arange(len(logits))
+    with np.errstate(over="ignore"):  # a temperature near 0: all but the largest become -inf
+        scaled = (logits[tokens].astype(np.float64) - float(logits.max())) / draw.temperature
+    return tokens, scaled, (np.exp(scaled) * UNIT).astype(np.int64)
 
 
 def _descending(logits: np.ndarray) -> np.ndarray:

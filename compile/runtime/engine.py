@@ -147,6 +147,12 @@ class Engine:
         """Whether the states of a token depend on the length of its sequence when it was processed: dynamic rope."""
         return self.states_vary_past is not None and total > self.states_vary_past
 
+    def uniform(self, total: int) -> int:
+        """See `Session.uniform`."""
+        lengths = [*self.recompute_lengths, *([] if self.states_vary_past is None else [self.states_vary_past])]
+        longest = min([self.max_seq_len, *(length for length in lengths if length >= total)])
+        return min(longest - total, 0) if self.varies(total) else longest - total
+
     def missing(self, cached: Cached, total: int) -> int:
         """The number of further blocks that a sequence needs for `total` tokens."""
         return max(-(-min(total, self.max_tokens) // BLOCK) - len(cached.blocks), 0)

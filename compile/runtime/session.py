@@ -43,7 +43,12 @@ class Session:
         self.loras = Loras(opened.interface, opened.executor)
         self._slot = -1
         self._cached = self._begin()
-        self._turn = 0  # incremented by every call of a user: a running `generate` notices other calls
+        self.turn = 0  # incremented by every call of a user: a running `generate` notices other calls
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """The processed tokens of the sequence."""
+        return self._cached.tokens
 
     @property
     def executor(self) -> Executor:
@@ -73,7 +78,7 @@ class Session:
 
     def reset(self) -> None:
         """Removes the sequence."""
-        self._turn += 1
+        self.turn += 1
         self._engine.reset()
         self._cached = self._begin()
 
@@ -102,22 +107,52 @@ class Session:
         self.loras.release(before)
         self.reset()
 
-    def _rewind(self, tokens: Sequence[SupportsIndex]) -> None:
+    def rewind(self, count: int) -> bool:
+        """Keeps the first `count` tokens of the sequence.
+
+        Returns False, and changes nothing, if the states cannot be rewound that far from the longest length of the
+        sequence, or depend on that length.
+        """
+        self.turn += 1
+        most, longest = self.interface.rewindable, self._cached.longest
+        if self._engine.varies(longest) or (most is not None and longest - count > most):
+            return False
+        self._engine.rewind(self._cached, count)
+        return True
+
+    def resume(self, tokens: Sequence[int]) -> None:
         """Keeps the common prefix of the sequence and `tokens`, except the last of `tokens`, whose logits are needed.
 
-        Nothing is kept if the states cannot be rewound that far from the longest length of the sequence, or if they
-        depend on that length or on that of `tokens`: the result is that of a new sequence.
+        Nothing is kept if the states cannot be rewound (see `rewind`), or depend on the length of `tokens`: the result
+        is that of a new sequence.
         """
-        self._turn += 1
-        held, tokens = self._cached.tokens, list(tokens)
-        pairs = zip(held, tokens[:-1], strict=False)
+        pairs = zip(self._cached.tokens, tokens[:-1], strict=False)
         common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        most, longest = self.interface.rewindable, self._cached.longest
-        varied = self._engine.varies(max(longest, len(tokens)))
-        if varied or (most is not None and longest - common > most):
+        if self._engine.varies(len(tokens)) or not self.rewind(common):
             self.reset()
+
+    def uniform(self, total: int) -> int:
+        """The number of tokens after the first `total` that one step can process with the results of a step for each.
+
+        It is limited by the context, and by the lengths at which the model's rope changes; below 0 if `total` exceeds
+        the context.
+        """
+        return self._engine.uniform(total)
+
+    def begin(self, tokens: Sequence[int], *, resume: bool = False) -> np.ndarray:
+        """Starts a sequence with these tokens: the logits of the last one, float32 [V].
+
+        `resume` reuses the common prefix with the previous sequence. Raises as `prefill` does.
+        """
+        if resume:
+            self.resume(tokens)
         else:
-            self._engine.rewind(self._cached, common)
+            self.reset()
+        rest = self._checked(tokens[len(self._cached.tokens) :], {})
+        start = time.perf_counter()
+        logits = self._process(rest, {}, last=True)[-1]
+        self.stats = Stats(self.stats.load_seconds, len(rest), time.perf_counter() - start)
+        return logits
 
     def prefill(self, tokens: Iterable[SupportsIndex], **inputs: np.ndarray) -> np.ndarray:
         """Appends tokens to the sequence. Logits of the last one, or of every one: float32 [R, V].
@@ -125,32 +160,37 @@ class Session:
         `inputs` are the model's further inputs, a row for each token; they are cast to its dtype. Raises BU015 for an
         invalid token, BU016 if the tokens exceed the context, BU029 for other inputs.
         """
-        self._turn += 1
+        self.turn += 1
         return self._process(self._checked(tokens, inputs), inputs)
 
     def decode(self, token: SupportsIndex, **inputs: np.ndarray) -> np.ndarray:
         """One more token: its logits, float32 [V]. Raises as `prefill` does."""
-        self._turn += 1
+        self.turn += 1
         return self._process(self._checked([token], inputs), inputs, decode=True)[0]
 
-    def _process(self, tokens: list[int], inputs: Mapping[str, np.ndarray], *, decode: bool = False) -> np.ndarray:
+    def _process(
+        self, tokens: list[int], inputs: Mapping[str, np.ndarray], *, decode: bool = False, last: bool = False
+    ) -> np.ndarray:
+        """The logits that the program returns, [R, V]; with `last`, only those of the last token."""
         held = self._cached.tokens
         total = len(held) + len(tokens)
         outgrown = self._engine.outgrown(total)
         if held and outgrown != self._cached.outgrown:
-            return self._recompute(tokens, inputs)
+            return self._recompute(tokens, inputs, last=last)
         self._cached.outgrown = outgrown
         results: list[Results] = []
         at = 0
         while at < len(tokens):
             end = at + (1 if decode else min(len(tokens) - at, self._engine.prefill_size(len(tokens) - at)))
             rows = {name: array[at:end] for name, array in inputs.items()}
-            results.append(self._step(Part(self._cached, tokens[at:end], total, rows), decode=decode))
+            found = self._step(Part(self._cached, tokens[at:end], total, rows), decode=decode)
+            results.append(found._replace(logits=found.logits[-1:].copy()) if last else found)
             at = end
         self.hidden = {name: np.concatenate([each.hidden[name] for each in results]) for name in results[0].hidden}
-        return np.concatenate([each.logits for each in results]) if self.interface.all_logits else results[-1].logits
+        every = self.interface.all_logits and not last
+        return np.concatenate([each.logits for each in results]) if every else results[-1].logits
 
-    def _recompute(self, tokens: list[int], inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _recompute(self, tokens: list[int], inputs: Mapping[str, np.ndarray], *, last: bool) -> np.ndarray:
         """Recomputes the states of all tokens; returns the results of the last ones, `tokens`."""
         earlier = self._cached.tokens
         if inputs:
@@ -159,7 +199,7 @@ class Session:
             raise fail("BU029", message, help="reset the session, and pass all tokens with their inputs at once")
         self._engine.reset()
         self._cached = self._begin()
-        logits = self._process(earlier + tokens, inputs)[-len(tokens) :]
+        logits = self._process(earlier + tokens, inputs, last=last)[-len(tokens) :]
         self.hidden = {name: array[-len(tokens) :] for name, array in self.hidden.items()}
         return logits
 
@@ -202,20 +242,14 @@ class Session:
         random = np.random.default_rng(integer("seed", seed, minimum=0))
         prompt, ends = integers(tokens), frozenset(integer_list("eos", eos))
         check_input(len(prompt), self._engine.max_input_len)
-        if resume:
-            self._rewind(prompt)
-        else:
-            self.reset()
-        turn, prompt = self._turn, self._checked(prompt[len(self._cached.tokens) :], {})
-        start = time.perf_counter()
-        logits = self._process(prompt, {})[-1]
-        self.stats = Stats(self.stats.load_seconds, len(prompt), time.perf_counter() - start)
+        logits = self.begin(prompt, resume=resume)
+        turn = self.turn
         token = next_token(logits, temperature, top_p, random, top_k) if max_new_tokens else 0
         for index in range(max_new_tokens):
             yield token
             if token in ends or index == max_new_tokens - 1:
                 return
-            if self._turn != turn:
+            if self.turn != turn:
                 help = "a session holds one sequence: finish it first, or load the bundle twice"
                 raise fail("BU017", "the session was used by another call during generate()", help=help)
             if len(self._cached.tokens) == self.max_seq_len:

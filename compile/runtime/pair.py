@@ -1,0 +1,118 @@
+"""Whether two bundles can run as a main model and its draft, and how the draft proposes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bringup.compile.bundle.folder import TOKENIZER
+from bringup.compile.program.program import Interface
+from bringup.compile.runtime.proposals import HiddenProposer, Proposer, TokenProposer
+from bringup.compile.runtime.session import Session
+from bringup.diagnostics import BringupError, fail
+from bringup.shown import shown
+
+if TYPE_CHECKING:
+    from bringup.compile.text.tokenizer import Tokenizer
+
+HIDDEN = "hidden"  # the input of a draft that continues from the main model's hidden states
+
+
+def proposer_of(main: Session, draft: Session, count: int) -> Proposer:
+    """The proposer of a draft that proposes up to `count` tokens a step. Raises BU049 if the two do not fit.
+
+    A draft with the input `hidden` reads the main model's last hidden state, the input of its head: the output
+    `hidden.N` of a model with N layers.
+    """
+    if main is draft:
+        raise _unfit("the main model and its draft are one session", "load the bundle twice")
+    _check_main(main, count)
+    _check_vocabularies(main, draft)
+    if (most := draft.interface.rewindable) is not None and count > most:
+        raise _unfit(f"the draft can remove {most} tokens, not {count}, from its states", f"use --draft-tokens {most}")
+    inputs = draft.interface.entries[-1].token_inputs
+    if not inputs:
+        return TokenProposer(draft)
+    if [spec.name for spec in inputs] != [HIDDEN]:
+        names = ", ".join(f"`{spec.name}`" for spec in inputs)
+        raise _unfit(f"the draft reads {names}; only `{HIDDEN}` is known", "call its session yourself")
+    return _hidden_proposer(main, draft, count)
+
+
+def _check_main(main: Session, count: int) -> None:
+    if inputs := main.interface.entries[-1].token_inputs:
+        names = ", ".join(f"`{spec.name}`" for spec in inputs)
+        raise _unfit(f"`{main.folder}` reads {names} besides tokens: it is a draft", "exchange the two bundles")
+    sizes = main.interface.prefill_sizes()
+    if not main.interface.all_logits:
+        message = f"`{main.folder}` returns the logits of the last token of a step, not of each"
+    elif max(sizes) <= count:
+        message = f"a step of `{main.folder}` has up to {max(sizes)} tokens, not {count + 1}"
+    else:
+        return
+    raise _unfit(message, f"compile it with --draft-tokens {count}")
+
+
+def _check_vocabularies(main: Session, draft: Session) -> None:
+    """Raises BU049 if a token id has another meaning for the draft, as far as the bundles state it."""
+    sizes = [session.manifest["vocab_size"] for session in (main, draft)]
+    if sizes[0] != sizes[1]:
+        message = f"the vocabulary of `{draft.folder}` has {sizes[1]:,} tokens, that of `{main.folder}` {sizes[0]:,}"
+        raise _unfit(message, "use a draft with the same vocabulary")
+    if _tokenizer_files(main) == _tokenizer_files(draft):
+        return
+    tokenizers = [_tokenizer(session) for session in (main, draft)]
+    if None in tokenizers:
+        return
+    ids: list[dict[int, str]] = [
+        {number: token for token, number in each.backend.get_vocab(with_added_tokens=True).items()}
+        for each in tokenizers
+        if each
+    ]
+    differing = sorted(number for number in ids[0].keys() | ids[1].keys() if ids[0].get(number) != ids[1].get(number))
+    if differing:
+        theirs = " but ".join(shown(each.get(differing[0])) for each in ids)
+        message = (
+            f"{len(differing):,} token ids differ in the tokenizer of `{draft.folder}`: {differing[0]} is {theirs}"
+        )
+        raise _unfit(message, "use a draft with the same tokenizer")
+
+
+def _tokenizer_files(session: Session) -> dict[str, Any]:
+    files: dict[str, Any] = session.manifest["files"]
+    return {name: digest for name, digest in files.items() if name == f"{TOKENIZER}/tokenizer.json"}
+
+
+def _tokenizer(session: Session) -> Tokenizer | None:
+    try:
+        return session.tokenizer()
+    except BringupError as error:
+        if error.findings[0].code == "BU014":
+            return None
+        raise
+
+
+def _hidden_proposer(main: Session, draft: Session, count: int) -> Proposer:
+    if (depth := draft.manifest["config"].get("mtp_depth", 1)) != 1:
+        raise _unfit(f"`{draft.folder}` is draft {depth}, which follows another draft", "compile it with `mtp_depth` 1")
+    hidden, own = (f"hidden.{num_layers(session.interface)}" for session in (main, draft))
+    _check_output(main, hidden, "the draft reads the last hidden state")
+    if count > 1:
+        _check_output(draft, own, f"its own last hidden state is read for {count} tokens a step")
+    return HiddenProposer(draft, main, hidden, own)
+
+
+def num_layers(interface: Interface) -> int:
+    """The number of layers of a program."""
+    stages = (call.function.rpartition(".")[2] for call in interface.entries[-1].calls)
+    return sum(stage.startswith("layer") for stage in stages)
+
+
+def _check_output(session: Session, name: str, reason: str) -> None:
+    if name not in session.interface.entries[-1].outputs:
+        number = name.rpartition(".")[2]
+        help = f"compile it with --aux-hidden {number}"
+        raise _unfit(f"`{session.folder}` has no output `{name}`: {reason}", help)
+
+
+def _unfit(message: str, help: str) -> BringupError:
+    return fail("BU049", message, help=help)
