@@ -12,6 +12,7 @@ from bringup.compile.program.program import Entry, Interface, StateSpec
 from bringup.compile.runtime.batch import Batch
 from bringup.compile.runtime.opening import Opened
 from bringup.compile.runtime.request import Request
+from bringup.compile.runtime.session import Session
 from bringup.graphs.core.step import BLOCK
 
 VOCABULARY = 30
@@ -43,7 +44,8 @@ class Exact:
         starts = step["starts"]
         used = [b for b in range(found.num_sequences) if starts[b + 1] > starts[b]]
         self.steps.append((entry, len(used), int(starts[-1])))
-        logits = np.zeros((found.num_sequences, VOCABULARY), np.float32)
+        every = self.interface.all_logits and not found.decode
+        logits = np.zeros((found.num_tokens if every else found.num_sequences, VOCABULARY), np.float32)
         self.fault()
         for b in used:
             for n in range(starts[b], starts[b + 1]):
@@ -54,7 +56,11 @@ class Exact:
             assert step["slots"][starts[b + 1] - 1] == slots[-1]
             rows = self.rows[slots]
             assert (rows >= 0).all(), "a row is read that nobody wrote"
-            logits[b] = logits_of(rows.tolist())
+            if every:
+                for n in range(starts[b], starts[b + 1]):
+                    logits[n] = logits_of(rows[: step["positions"][n] + 1].tolist())
+            else:
+                logits[b] = logits_of(rows.tolist())
         return {"logits": logits}
 
     def states(self) -> dict[str, np.ndarray]:
@@ -81,8 +87,16 @@ def new_batch(
     recompute: Sequence[int] = (),
     varies: int | None = None,
     kind: str = "paged",
+    all_logits: bool = False,
 ) -> Batch:
     """A batch of so many sequences over so many blocks."""
+    return Batch(new_opened(sequences, blocks, context, sizes, recompute, varies, kind, all_logits=all_logits))
+
+
+def new_opened(
+    sequences: int, blocks: int, context: int, sizes: Sequence[int], recompute: Sequence[int], varies: int | None,
+    kind: str = "paged", *, all_logits: bool,
+) -> Opened:  # fmt: skip
     counts = [1 << power for power in range(sequences.bit_length()) if 1 << power < sequences] + [sequences]
     interface = Interface(
         functions=(),
@@ -93,7 +107,7 @@ def new_batch(
         weights=(),
         states=(StateSpec(name="rows", shape=(1,), dtype="int64", kind=kind),),
         max_blocks=-(-context // BLOCK),
-        all_logits=False,
+        all_logits=all_logits,
         block_size=BLOCK,
         num_blocks=blocks + 1,
         num_rows=sequences + 1,
@@ -107,7 +121,20 @@ def new_batch(
         "files": {},
     }
     executor = Exact(interface, lambda total: depends_on(total, recompute, varies))
-    return Batch(Opened(manifest, executor, interface, Path("none")))
+    return Opened(manifest, executor, interface, Path("none"))
+
+
+def new_session(
+    context: int = 256,
+    *,
+    sizes: Sequence[int] = (8, 32),
+    recompute: Sequence[int] = (),
+    varies: int | None = None,
+    all_logits: bool = True,
+) -> Session:
+    """A session of such a program, with logits of every token."""
+    blocks = -(-context // BLOCK)
+    return Session(new_opened(1, blocks, context, sizes, recompute, varies, all_logits=all_logits))
 
 
 def depends_on(total: int, recompute: Sequence[int], varies: int | None) -> int:
