@@ -69,8 +69,16 @@ def read(folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, object]]:
 
 
 def logits(folder: Path, tokens: list[int], hidden: np.ndarray, depth: int = 1, dtype: str = "auto") -> np.ndarray:
-    """Float32 [T, V] of a draft, all rows at once: transformers' decoder of just its layer, and what stands around it.
+    """Float32 [T, V] of a draft, see `outputs`."""
+    return outputs(folder, tokens, hidden, depth, dtype)[0]
 
+
+def outputs(
+    folder: Path, tokens: list[int], hidden: np.ndarray, depth: int = 1, dtype: str = "auto"
+) -> tuple[np.ndarray, np.ndarray]:
+    """Float32 [T, V] and [T, m]: logits of a draft, and the inputs of its head, all rows at once.
+
+    By transformers' decoder of just its layer, and what stands around it.
     `folder` is what `save` gave; `hidden` [T, m], rounded to the checkpoint's dtype before it is taken in any other.
     """
     tensors, config = read(folder)
@@ -93,7 +101,8 @@ def logits(folder: Path, tokens: list[int], hidden: np.ndarray, depth: int = 1, 
     model.layers, model.norm = torch.nn.ModuleList([model.layers[number]]), norm("shared_head.norm")
     with torch.no_grad():
         joined = torch.cat((norm("enorm")(embedded), norm("hnorm")(before)), -1) @ own("eh_proj").T
-        return (model(inputs_embeds=joined[None], use_cache=False).last_hidden_state[0] @ head.T).float().numpy()
+        last = model(inputs_embeds=joined[None], use_cache=False).last_hidden_state[0]
+        return (last @ head.T).float().numpy(), last.float().numpy()
 
 
 @cache

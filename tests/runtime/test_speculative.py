@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
+from tokenizers.models import WordLevel
 
 from bringup.compile.runtime.acceptance import Proposal
 from bringup.compile.runtime.proposals import Propose
 from bringup.compile.runtime.request import Request
 from bringup.compile.runtime.session import Session
 from bringup.compile.runtime.speculative import Speculative
+from bringup.compile.text.tokenizer import Tokenizer
 from bringup.diagnostics import BringupError
 from tests.runtime.exact import VOCABULARY, expected, new_session
 
@@ -194,3 +197,27 @@ def test_settings_out_of_range() -> None:
             next(pair.generate(PROMPT, **{"max_new_tokens": 3} | settings))
     with pytest.raises(BringupError, match="BU024"):
         Speculative(new_session(), new_session(), 0)
+
+
+def words(*listed: str) -> Tokenizer:
+    return Tokenizer(
+        tokenizers.Tokenizer(WordLevel({word: i for i, word in enumerate(listed)}, listed[0])), frozenset()
+    )
+
+
+def test_tokenizers_must_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their vocabularies are compared if their files differ; a bundle without one is accepted."""
+    main, draft = new_session(), new_session()
+    main.manifest["files"] = {"tokenizer/tokenizer.json": "a"}
+    monkeypatch.setattr(main, "tokenizer", lambda: words("a", "b", "c"))
+    monkeypatch.setattr(draft, "tokenizer", lambda: words("a", "c", "b"))
+    message = r"BU049: 2 token ids differ.*: 1 is 'b' but 'c'\n.*the same tokenizer"
+    with pytest.raises(BringupError, match=message):
+        Speculative(main, draft)
+    monkeypatch.setattr(draft, "tokenizer", lambda: words("a", "b"))
+    with pytest.raises(BringupError, match=r"1 token ids differ.*: 2 is 'c' but None"):
+        Speculative(main, draft)
+    monkeypatch.setattr(draft, "tokenizer", lambda: words("a", "b", "c"))
+    Speculative(main, draft)
+    monkeypatch.setattr(draft, "tokenizer", Session.tokenizer.__get__(draft))
+    Speculative(main, draft)
