@@ -139,6 +139,7 @@ def test_compile(bringup: Bringup, build_arguments: dict[str, Any]) -> None:
         "emit": "bundle",
         "dump_dir": None,
         "aux_hidden": (),
+        "draft_tokens": 0,
     }
     assert build_arguments == {"out": out, **settings}
 
