@@ -155,6 +155,8 @@ def test_options_that_do_not_fit() -> None:
 
 
 def test_bundles_that_do_not_fit(compiled: Compiled, tmp_path: Path) -> None:
+    with pytest.raises(BringupError, match=r"BU024.*draft_tokens"):
+        compiled("llama", "torch", draft_tokens=-1)
     main = bringup.load(compiled("llama", "torch", draft_tokens=K))
     last = bringup.load(compiled("other", "torch"))
     with pytest.raises(BringupError, match=r"BU049.*logits of the last token.*\n.*--draft-tokens 3"):
