@@ -78,13 +78,18 @@ class PartSource(Source):
         return axes if shape == shape_of(axes) else tuple(Axis("n", size) for size in shape)
 
     def _laid_out(self, scope: Scope, shape: Shape | None) -> Axes:
-        """The layout's dimensions; a size that the declaration does not determine is that of `shape`."""
+        """The layout's dimensions; a size that the declaration does not determine is that of `shape`, in which
+        dimensions of 1 may differ."""
         rows, columns, experts = matrix_sizes(self.of.stored(scope, None), keeps_order=self.keeps_order)
-        sizes = {"out": rows, "in": columns, "all": rows * columns}
+        known = {"out": rows, "in": columns, "all": rows * columns}
         axes = [Axis("experts", experts)] if experts else []
-        axes += (Axis(found.name or "n", found.size(sizes.get(found.name, 0))) for found in dimensions(self.layout))
-        if shape is not None and len(shape) == len(axes):
-            axes = [axis if axis.size else Axis(axis.name, n) for axis, n in zip(axes, shape, strict=True)]
+        axes += (Axis(found.name or "n", found.size(known.get(found.name, 0))) for found in dimensions(self.layout))
+        whole = shape is None or len(shape) == len(axes)
+        at = [k for k, axis in enumerate(axes) if whole or axis.size != 1]
+        sizes = () if shape is None else shape if whole else without_ones(shape)
+        if len(sizes) == len(at):
+            for k, size in zip(at, sizes, strict=True):
+                axes[k] = axes[k] if axes[k].size else Axis(axes[k].name, size)
         return tuple(axes)
 
 

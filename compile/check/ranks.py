@@ -34,15 +34,16 @@ class Shares:
     refusals: list[Diagnostic] = field(default_factory=list[Diagnostic])
 
 
-def divide(plan: Plan, parallel: Parallel | int, stages: Stages = NO_STAGES) -> Shares:
+def divide(plan: Plan, parallel: Parallel | int, stages: Stages = NO_STAGES, *, packed: bool = True) -> Shares:
     """The shares of every rank; a number is that of tensor-parallel ranks.
 
-    Each axis that does not divide is reported once, with the nearest number of ranks that divides it.
+    With `packed`, quantised weights stay packed, so that no part may cut a quantisation block. Each axis that does not
+    divide is reported once, with the nearest number of ranks that divides it.
     """
     parallel = Parallel(tp=parallel) if isinstance(parallel, int) else parallel
     if not plan.entries:
         return Shares()  # nothing could be planned, which the check reports
-    refusals = _refusals(plan, parallel)
+    refusals = _refusals(plan, parallel, packed)
     if not refusals:
         try:
             check_axes(plan, parallel)
@@ -55,7 +56,7 @@ def divide(plan: Plan, parallel: Parallel | int, stages: Stages = NO_STAGES) -> 
     above = [n for n in counts if n > parallel.tp]
 
     def fits(n: int) -> bool:
-        return not _refusals(plan, replace(parallel, tp=n, ep=parallel.ep if parallel.ep < parallel.tp else 1))
+        return not _refusals(plan, replace(parallel, tp=n, ep=parallel.ep if parallel.ep < parallel.tp else 1), packed)
 
     fit = [next((n for n in some if fits(n)), None) for some in (below, above)]
     nearest = (
@@ -81,7 +82,7 @@ def _counts(sizes: Mapping[str, Collection[int]]) -> list[int]:
     return sorted(n for n in counts if all(size % n == 0 or n % size == 0 for size in heads))
 
 
-def _refusals(plan: Plan, parallel: Parallel) -> list[Diagnostic]:
+def _refusals(plan: Plan, parallel: Parallel, packed: bool) -> list[Diagnostic]:
     """Every axis that does not divide. For experts, `f` is divided among the ranks that share them."""
     sizes = {axis: found for axis, found in divisible(plan).items() if axis in (*AXES, VOCAB)}
     largest = max(((max(found), axis) for axis, found in sizes.items()), default=(1, ""))
@@ -89,25 +90,25 @@ def _refusals(plan: Plan, parallel: Parallel) -> list[Diagnostic]:
         return [_beyond(parallel.tp, *largest)]
     experts, dense = _some(plan, has_experts), _some(plan, lambda entry: not has_experts(entry))
     of_experts = parallel.rank(0).expert_tps
-    found = [refusal for axis in AXES for refusal in _refused(dense, axis, parallel.tp)]
-    found += _refused(experts, "f", of_experts)
+    found = [refusal for axis in AXES for refusal in _refused(dense, axis, parallel.tp, packed)]
+    found += _refused(experts, "f", of_experts, packed)
     even = all(size % parallel.tp == 0 for size in sizes.get(VOCAB, ()))
-    return found + (_refused(dense, VOCAB, parallel.tp) if even else [])
+    return found + (_refused(dense, VOCAB, parallel.tp, packed) if even else [])
 
 
 def _some(plan: Plan, keep: Callable[[Entry], bool]) -> Plan:
     return replace(plan, entries={name: entry for name, entry in plan.entries.items() if keep(entry)})
 
 
-def _refused(plan: Plan, axis: str, ranks: int) -> list[Diagnostic]:
-    """The reason why one axis cannot be divided: its size, or quantisation blocks."""
+def _refused(plan: Plan, axis: str, ranks: int, packed: bool) -> list[Diagnostic]:
+    """The reason why one axis cannot be divided: its size, or quantisation blocks of packed weights."""
     if ranks == 1 or axis not in divisible(plan):
         return []
     try:
         part = slice_plan(plan, (axis,), 0, ranks)  # all parts are equally long: if one ends at a block, all do
     except BringupError as error:
         return list(error.findings)
-    cut = first_cut(plan, part)
+    cut = first_cut(plan, part) if packed else None
     return [_cut(plan, axis, ranks, cut)] if cut else []
 
 

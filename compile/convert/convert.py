@@ -67,7 +67,7 @@ def convert(
     one matrix, gate and up in one, shared experts appended to the routed ones; `trtllm`, TensorRT-LLM's checkpoint;
     `sharded_state`, the format of that name in vLLM and SGLang. `form` is safetensors or npz. A single rank of a
     model that is not divided is model.safetensors, several are rankN.safetensors. config.json is the model's
-    config, bringup.json describes the folder.
+    config without keys of quantisation, as all arrays are floats; bringup.json describes the folder.
 
     Tensors are read once, in file order, or with `layered` layer by layer; threads compute ahead, with at most 256 MiB
     of tensors and arrays, or one parameter's. The folder is written completely or not at all. An interrupted conversion

@@ -12,6 +12,7 @@ from bringup.adapters.apply.parallel import Parallel
 from bringup.adapters.apply.rank_plan import Stages, rank_plan
 from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.planning.plan import Plan
+from bringup.adapters.planning.quantization import without_quantization
 from bringup.adapters.trtllm.names import names_of
 from bringup.adapters.trtllm.ranks import rank_of
 from bringup.adapters.trtllm.words import written
@@ -37,7 +38,7 @@ class Form:
 
 def form_of(job: Job, name: str, parallel: Parallel, layout: Adapter | None) -> Form:
     """The form of that name; `layout` is the target's, for `layout`. Raises BU140 if a model does not support it."""
-    family = job.family.name
+    family, config = job.family.name, without_quantization(job.config)  # the arrays are floats
     if name == "trtllm":
         names_of(family)
         if parallel.ep > 1 or parallel.vocab_multiple > 1:
@@ -55,12 +56,12 @@ def form_of(job: Job, name: str, parallel: Parallel, layout: Adapter | None) -> 
         whole = vllm.tied(job.plan, job.family.load("adapter")(job.graph.config), job.checkpoint.read)
         parallel, stages = vllm.stored_as(parallel), stages_of(job)
         return Form(
-            name=name, parallel=parallel, config=job.config,
+            name=name, parallel=parallel, config=config,
             file="model-rank-{rank}-part-0", single="model-rank-0-part-0",
             plan_of=lambda rank: vllm.rank_of(whole, parallel, rank, stages),
         )  # fmt: skip
     return Form(
-        name=name, parallel=parallel, file="rank{rank}", single="model", config=job.config,
+        name=name, parallel=parallel, file="rank{rank}", single="model", config=config,
         plan_of=lambda rank: rank_in_form(job, name, parallel, rank, layout),
     )  # fmt: skip
 

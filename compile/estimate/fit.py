@@ -76,7 +76,7 @@ def fit(
         for name, value in (("context", context), ("batch", batch), ("page_size", page_size))
     )
     check_job(job).raise_if_errors()
-    shares = divide(job.plan, parallel, _stages(job))
+    shares = divide(job.plan, parallel, _stages(job), packed=packed)
     if shares.refusals:
         raise BringupError(*shares.refusals)
     need = _need(job, shares, int(memory * share), parallel, context, batch, page, cache_dtype, packed)
@@ -87,7 +87,7 @@ def fit(
         larger = replace(parallel, tp=tp, ep=parallel.ep if parallel.ep <= tp and tp % parallel.ep == 0 else 1)
         if tp <= parallel.tp or least > need.limit * larger.size:
             continue
-        shares = divide(job.plan, larger, _stages(job))
+        shares = divide(job.plan, larger, _stages(job), packed=packed)
         if not shares.refusals:
             other = _need(job, shares, need.limit, larger, context, batch, page, cache_dtype, packed)
             if other.fits:

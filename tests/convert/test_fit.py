@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
+import bringup as package
 from bringup.adapters.apply.parallel import Parallel
 from bringup.compile.estimate.fit import fit
 from bringup.compile.job import Job, in_dtype, open_job
+from bringup.diagnostics import BringupError
 from tests.cli.conftest import Bringup
+from tests.quantised.checkpoints import write
+from tests.quantised.formats import FORMATS
 
 CONFIGS = Path(__file__).parents[1] / "flagships" / "configs"
 
@@ -49,6 +53,16 @@ def test_a_narrower_cache_and_pages() -> None:
     assert narrow.cache_each * 2 == wide.cache_each
     paged = need("llama-3.1-405b", tp=8, page_size=40000)
     assert paged.cache_each == 126 * 2 * 128 * 40000 * 2
+
+
+def test_ranks_that_cut_a_block(tmp_path: Path) -> None:
+    """Of 96 columns in groups of 32 a half has one group and a half: it can be dequantised, but not stay packed."""
+    job = open_job(checkpoint=str(write("llama", FORMATS["ct-int4"], tmp_path)[0]))
+    with pytest.raises(BringupError, match="BU136"):
+        fit(job, 10**9, parallel=Parallel(tp=2), context=64, packed=True)
+    found = fit(job, 10**9, parallel=Parallel(tp=2), context=64)
+    ranks = [package.adapt(job, tp=2, rank=rank) for rank in range(2)]
+    assert found.weights == max(sum(array.nbytes for array in arrays.values()) for arrays in ranks)
 
 
 @pytest.mark.slow

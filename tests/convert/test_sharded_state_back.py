@@ -15,6 +15,8 @@ from tests.cli.conftest import Bringup
 from tests.convert import models
 from tests.convert.by_hand import column, row
 from tests.convert.test_convert import equal, save
+from tests.quantised.checkpoints import write
+from tests.quantised.formats import FORMATS
 
 FIRST, SECOND = (f"model-rank-{rank}-part-0.safetensors" for rank in range(2))
 MAPPING = "the `mapping` of `{}/bringup.json` is wrong: "
@@ -43,6 +45,16 @@ def test_back(bringup: Bringup, tmp_path: Path, name: str, words: tuple[object, 
     assert_back(bringup, source, ranks)
     (ranks / "bringup.json").unlink()
     assert_back(bringup, source, ranks)
+
+
+@pytest.mark.parametrize("name", ["ct-int8", "modelopt-nvfp4"])  # one described by config.json, one by another file
+def test_a_quantised_source(bringup: Bringup, tmp_path: Path, name: str) -> None:
+    """The ranks have the exact values as floats, so that their config.json states no quantisation."""
+    quantised, exact = write("llama", FORMATS[name], tmp_path)
+    ranks = written(bringup, tmp_path / "ranks", quantised, "--tp", 2)
+    found, wanted = (json.loads((place / "config.json").read_text("utf-8")) for place in (ranks, exact))
+    assert found == wanted
+    assert_back(bringup, exact, ranks)
 
 
 @pytest.mark.parametrize(

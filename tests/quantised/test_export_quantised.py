@@ -18,6 +18,7 @@ from safetensors import safe_open
 from transformers import (
     CompressedTensorsConfig,
     DeepseekV3Config,
+    DeepseekV32Config,
     FineGrainedFP8Config,
     GPTNeoXConfig,
     LlamaConfig,
@@ -54,6 +55,11 @@ CASES: dict[str, PreTrainedConfig] = {  # sizes are multiples of 128, as transfo
         **COMMON, hidden_size=128, intermediate_size=256, num_key_value_heads=4, q_lora_rank=128, kv_lora_rank=96,
         qk_nope_head_dim=64, qk_rope_head_dim=32, v_head_dim=64, first_k_dense_replace=1, n_routed_experts=2,
         num_experts_per_tok=1, n_shared_experts=1, moe_intermediate_size=128, n_group=1, topk_group=1,
+    ),
+    "deepseek_v32": DeepseekV32Config(  # no checkpoint quantises the indexer's weights_proj
+        **COMMON, hidden_size=128, intermediate_size=256, num_key_value_heads=4, q_lora_rank=128, kv_lora_rank=96,
+        qk_nope_head_dim=64, qk_rope_head_dim=32, v_head_dim=64, first_k_dense_replace=2, index_n_heads=4,
+        index_head_dim=64, index_topk=16,
     ),
 }  # fmt: skip
 
