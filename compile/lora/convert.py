@@ -46,7 +46,7 @@ def request_tensors(job: Job, files: LoraFiles, dtype: str) -> tuple[np.ndarray,
         checkpoint = replace(files.checkpoint, headers=own)
         loaded = load(replace(files, checkpoint=checkpoint), lora_base(job, files), "float32")
         refuse_wrong_values(job, loaded)
-        rows += rows_of(loaded.lora, loaded.lora.arrays(checkpoint), _stages(job))
+        rows += rows_of(loaded.lora, loaded.lora.arrays(checkpoint), Stages.of(job.graph))
     rows.sort(key=lambda row: row.place)
     return *pack(rows, dtype), tuple(dict.fromkeys(cross.values()))
 
@@ -82,7 +82,7 @@ def restore_lora(job: Job, path: str, out: Path, *, force: bool = False) -> int:
     Raises BU173 for files of another model.
     """
     weights, config = _read(Path(path))
-    stages, signature = _stages(job), job.graph.signature()
+    stages, signature = Stages.of(job.graph), job.graph.signature()
     rows = unpack(weights, config, sizes_of_modules(signature, stages))
     found = restored(rows, published_base(job), signature, stages)
     with bundles.writing(out, force=force, note=NOTE) as folder:
@@ -92,10 +92,6 @@ def restore_lora(job: Job, path: str, out: Path, *, force: bool = False) -> int:
         )
         write_json(folder / NOTE, {"schema": SCHEMA, "to": "peft", "model": job.family.name, "source": path})
     return len(found.config["target_modules"])
-
-
-def _stages(job: Job) -> Stages:
-    return Stages(job.graph.layer_path, len(job.graph.layers))
 
 
 def _named(job: Job) -> str | None:

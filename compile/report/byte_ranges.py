@@ -18,7 +18,7 @@ def ranks_of(job: Job, parallel: Parallel | None, rank: int | None) -> dict[int,
     """The plan of one rank, or of all; {} without a division. Raises as `rank_plan` does."""
     if parallel is None:
         return {}
-    stages = Stages(job.graph.layer_path, len(job.graph.layers))
+    stages = Stages.of(job.graph)
     numbers = range(parallel.size) if rank is None else [rank]
     return {number: rank_plan(job.plan, parallel, number, stages) for number in numbers}
 
