@@ -28,6 +28,7 @@ from bringup.compile.targets.target import TRACING, Estimate, Option, Options
 from bringup.diagnostics import fail
 from bringup.graphs.ops.latent_attention import absorbed
 from bringup.system.atomic import write_file
+from bringup.system.processors import processors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -119,7 +120,6 @@ class LlvmTarget(ScheduleTarget):
         from bringup.compile.llvm.files import read_description
         from bringup.compile.llvm.ir.machine import host
         from bringup.compile.llvm.module import Loaded
-        from bringup.compile.llvm.pool import processors
 
         written = read_description(folder)
         machine = written.machine if written.fit(host()) else host()
