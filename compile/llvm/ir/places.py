@@ -103,7 +103,7 @@ def _rows(code: Code, node: Node, index: Index) -> Value:
     source = node.arguments[0]
     assert isinstance(source, View)
     listed = listed_of(node)
-    first, inner = spread_of(source, listed)
+    first, inner = spread_of(listed)
     rest = (*index[:first], *index[first + len(inner) :])
     own = index[first : first + len(inner)]
     place = iter(rest)
@@ -130,8 +130,8 @@ def listed_of(node: Node) -> tuple[View | None, ...]:
     return tuple(each if isinstance(each, View) else None for each in found)
 
 
-def spread_of(source: View, listed: Sequence[View | None]) -> tuple[int, tuple[int, ...]]:
-    """The first axis and the sizes of the indices in the result of a gather from `source`.
+def spread_of(listed: Sequence[View | None]) -> tuple[int, tuple[int, ...]]:
+    """The first axis and the sizes of the indices in the result of a gather.
 
     If the indexed axes are not adjacent, those axes come first, as in numpy.
     """

@@ -91,7 +91,7 @@ def _together(code: Code, before: Value, value: Value, kind: Kind, rule: str) ->
 def _indexed(code: Code, node: Node, target: View, kind: Kind) -> tuple[Shape, Shape, Moves]:
     """`index_put`: lists of positions on some axes."""
     listed = listed_of(node)
-    first, inner = spread_of(target, listed)
+    first, inner = spread_of(listed)
     outer = tuple(size for view, size in zip(listed, target.shape, strict=True) if view is None)
 
     def moves(own: Index, at: Index) -> tuple[Index, Value, Value]:
