@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -87,9 +86,7 @@ def restore_lora(job: Job, path: str, out: Path, *, force: bool = False) -> int:
     found = restored(rows, published_base(job), signature, stages)
     with bundles.writing(out, force=force, note=NOTE) as folder:
         _write(folder / "adapter_model.safetensors", found.tensors)
-        (folder / FILE).write_text(
-            json.dumps({**found.config, "base_model_name_or_path": _named(job)}, indent=2) + "\n"
-        )
+        write_json(folder / FILE, {**found.config, "base_model_name_or_path": _named(job)})
         write_json(folder / NOTE, {"schema": SCHEMA, "to": "peft", "model": job.family.name, "source": path})
     return len(found.config["target_modules"])
 
