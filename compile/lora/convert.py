@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bringup.adapters.apply.rank_plan import Stages
-from bringup.adapters.checkpoints.reader import TensorInfo
 from bringup.adapters.lora.config import FILE
 from bringup.adapters.lora.factors import scaled
 from bringup.adapters.lora.files import LoraFiles, open_lora
@@ -24,6 +23,7 @@ from bringup.compile.lora.opening import lora_base, published_base
 from bringup.compile.lora.restore import restored, sizes_of_modules
 from bringup.compile.lora.values import refuse_wrong_values
 from bringup.diagnostics import fail
+from bringup.spec import TensorInfo
 
 if TYPE_CHECKING:
     import numpy as np

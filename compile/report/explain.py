@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from bringup.adapters.algebra.computed import Computed
-from bringup.adapters.algebra.expr import Expr, Mv, Scope, Source
+from bringup.adapters.algebra.expr import Expr, Mv, Source
 from bringup.adapters.algebra.pattern import match
+from bringup.adapters.algebra.scope import Scope
 from bringup.adapters.algebra.tensor_names import Names
 from bringup.adapters.apply.parallel import Parallel
-from bringup.adapters.planning.adapter import Tied
 from bringup.adapters.planning.coverage import read_bits, total_bits
 from bringup.adapters.planning.plan import Entry, Plan
+from bringup.adapters.planning.rules import Tied
 from bringup.compile.job import Job
 from bringup.compile.report import byte_ranges
 from bringup.compile.report.describe import copies, dtypes, how, labelled

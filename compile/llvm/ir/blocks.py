@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from bringup.compile.llvm.ir.emitter import I64, Emitter, Value
+from bringup.compile.llvm.ir.dtypes import I64
+from bringup.compile.llvm.ir.emitter import Emitter, Value
 from bringup.compile.llvm.ir.vectors import parts_of, shuffled
 
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bringup.compile.llvm.ir.code import Code, Formula, Index, Kind, is_real, kind_of
-from bringup.compile.llvm.ir.emitter import F32, F64, I32, I64, Value
+from bringup.compile.llvm.ir.dtypes import F32, F64, I32, I64
+from bringup.compile.llvm.ir.emitter import Value
 from bringup.compile.schedule.graph.op_graph import Argument, Node, View
 
 

@@ -12,7 +12,8 @@ from math import prod
 from typing import Any
 
 from bringup.compile.llvm.ir.code import Code, Index, Kind, kind_of
-from bringup.compile.llvm.ir.emitter import I64, POINTER, Emitter, Value
+from bringup.compile.llvm.ir.dtypes import I64, POINTER
+from bringup.compile.llvm.ir.emitter import Emitter, Value
 from bringup.compile.llvm.ir.formulas import FORMULAS
 from bringup.compile.llvm.ir.functions import maximum, minimum
 from bringup.compile.llvm.ir.places import listed_of, spread_of

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bringup.compile.llvm.ir.emitter import I8, I16, I32, I64, Cell, Emitter, Value, real, vector
+from bringup.compile.llvm.ir.cell import Cell
+from bringup.compile.llvm.ir.dtypes import I8, I16, I32, I64
+from bringup.compile.llvm.ir.emitter import Emitter, Value, real, vector
 from bringup.compile.llvm.ir.integers import add_bytes, adds_bytes
 from bringup.compile.llvm.ir.vectors import shuffled
 from bringup.compile.llvm.kernels.quant.weight import Weight

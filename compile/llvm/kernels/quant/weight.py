@@ -10,20 +10,8 @@ from dataclasses import replace
 
 from llvmlite import ir
 
-from bringup.compile.llvm.ir.emitter import (
-    F32,
-    I8,
-    I16,
-    I32,
-    I64,
-    POINTER,
-    STORED,
-    Emitter,
-    Value,
-    real,
-    size_of,
-    vector,
-)
+from bringup.compile.llvm.ir.dtypes import F32, I8, I16, I32, I64, POINTER, STORED, size_of
+from bringup.compile.llvm.ir.emitter import Emitter, Value, real, vector
 from bringup.compile.llvm.ir.narrow import FLOAT8, Table16, looked_up
 from bringup.compile.llvm.ir.vectors import joined, shuffled
 from bringup.compile.llvm.select.stored import WHOLE, Stored
