@@ -21,12 +21,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from bandwidth import cores
-
 from bringup import open_job
 from bringup.compile.bundle.weights_file import write_weights
 from bringup.compile.cache.file_identity import SETTLED
 from bringup.graphs import gpt2
+from bringup.system.processors import processors
 
 HERE = Path(__file__).parent
 CASES = ("from nothing", "again, the same place", "again, elsewhere", "after an edit")
@@ -151,8 +150,8 @@ def _worked() -> float:
 
 def _table(seen: dict[str, list[Times]]) -> str:
     rows = [
-        f"GPT-2 124M float32, {cores()} cores, whole processes; median (least to most) seconds of {_rounds(seen)}, and "
-        "the median of processor seconds",
+        f"GPT-2 124M float32, {processors()} cores, whole processes; median (least to most) seconds of "
+        f"{_rounds(seen)}, and the median of processor seconds",
         "",
     ]
     rows += [f"| | {' | '.join(seen)} |", f"|---|{'---|' * len(seen)}"]

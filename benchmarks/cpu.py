@@ -13,14 +13,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bandwidth import Probe, cores
 from client import Others, Worker, WorkerError
 from figures import Result, Turn
 from report import report
 from workers import CONTENDERS, LONG
 
 from bringup import open_job
+from bringup.compile.bench.bandwidth import Probe
 from bringup.compile.bundle.weights_file import write_weights
+from bringup.system.processors import processors
 
 SETTLE = 0.1  # seconds in which the threads of the last turn go to sleep
 
@@ -139,7 +140,7 @@ def _compile_bundle(checkpoint: Path, out: Path) -> float:
 def _rounds(running: Sequence[tuple[Result, Worker]], options: argparse.Namespace) -> list[float]:
     """Times every worker in every round, each round beginning with another one. Gives all bandwidths."""
     short, long = options.decode
-    probe = Probe(cores())
+    probe = Probe(processors())
     probes = [probe.bytes_per_second() / 1e9]
     for number in range(options.rounds):
         _say(f"round {number + 1} of {options.rounds}")

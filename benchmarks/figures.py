@@ -43,6 +43,12 @@ class Result:
         return {i: turn for i, turn in rounds.items() if turn.others <= QUIET} or rounds
 
 
+def agreed(ours: Sequence[int], theirs: Sequence[int]) -> int:
+    """The number of tokens before the first difference."""
+    pairs = enumerate(zip(ours, theirs, strict=True))
+    return next((at for at, (one, other) in pairs if one != other), len(ours))
+
+
 def spread(values: Iterable[float], form: str) -> str:
     """Median [least - most]."""
     found = list(values)

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from benchmarks.figures import agreed
 from bringup.compile.job import Job, open_job
 from bringup.compile.pipeline import build
 from bringup.compile.runtime.session import Session, load
@@ -47,12 +48,6 @@ def timed(session: Session, prompt: list[int]) -> tuple[list[int], list[float]]:
     return found, seconds
 
 
-def equal(ours: list[int], theirs: list[int]) -> int:
-    """How many are equal before the first that is not."""
-    pairs = enumerate(zip(ours, theirs, strict=True))
-    return next((at for at, (one, other) in pairs if one != other), len(ours))
-
-
 def row(name: str) -> str:
     what, opened = MODELS[name]
     job = opened()
@@ -66,7 +61,7 @@ def row(name: str) -> str:
         with load(bundle, "emulate") as session:
             ours, (first, *others) = timed(session, prompt)
         planned, _ = timed(load(bundle, "reference"), prompt)
-    same = f"{equal(ours, wanted)} of {NEW} | {equal(planned, wanted)} of {NEW}"
+    same = f"{agreed(ours, wanted)} of {NEW} | {agreed(planned, wanted)} of {NEW}"
     each = f"{first:.1f} | {sum(others) / len(others):.1f}"
     return f"| {what} | {kernels} | {len(prompt)} | {same} | {each} | {' '.join(map(str, ours))} |"
 

@@ -26,7 +26,9 @@ from llvmlite import ir
 
 from bringup import load
 from bringup.compile.llvm.executor import LlvmExecutor
-from bringup.compile.llvm.ir.emitter import I64, Cell, Emitter, real, vector
+from bringup.compile.llvm.ir.cell import Cell
+from bringup.compile.llvm.ir.dtypes import I64
+from bringup.compile.llvm.ir.emitter import Emitter, real, vector
 from bringup.compile.llvm.ir.machine import host
 from bringup.compile.llvm.module import Loaded, compiled
 from bringup.compile.schedule.costs import cost_of

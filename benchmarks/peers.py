@@ -21,6 +21,7 @@ from statistics import median
 from bringup.compile.bench.bench import Report, bench
 from bringup.compile.bench.contenders import LLAMA_CPP, PEERS
 from bringup.compile.bench.timing import Row, Shape
+from bringup.system.processors import processors
 
 DECODE, BATCH, PREFILL = Shape(1, 32, 24), Shape(8, 32, 12), Shape(1, 512, 1)
 PAIRS = [(model, form) for model in ("gpt2", "smollm2", "llama-1b") for form in ("float32", "bfloat16", "q4_1")]
@@ -59,7 +60,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--warmup", type=int, default=1, help="rounds that do not count; torch.compile compiles in one")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=int, default=processors())
     parser.add_argument("--pairs", type=pair, nargs="+", default=PAIRS, metavar="MODEL:PRECISION")
     parser.add_argument("--against", nargs="+", choices=PEERS, default=PEERS)
     parser.add_argument("--out", type=Path, metavar="FILE", help="the report also goes here")

@@ -23,6 +23,7 @@ from statistics import median
 
 from bringup import build, open_job
 from bringup.compile.bench.bandwidth import Probe
+from bringup.system.processors import processors
 
 ENGINE = Path(__file__).with_name("prefill_engine.py")
 HEADER = "| engine | tokens/s, median | least | most | `cpu` is x times as fast |\n|---|--:|--:|--:|--:|"
@@ -111,7 +112,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=int, default=processors())
     parser.add_argument("--max", metavar="PYTHON")
     parser.add_argument("--vllm", metavar="PYTHON")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the report also goes here")

@@ -9,9 +9,10 @@ from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from bandwidth import cores
 from figures import QUIET, Result, agreement, speeds, spread, starts
 from workers import LONG, SHORT
+
+from bringup.system.processors import processors
 
 PACKAGES = ("bringup", "torch", "transformers", "iree-base-compiler", "iree-base-runtime", "numpy")
 
@@ -25,7 +26,7 @@ def report(
     sizes = {result.dtype: f"{result.dtype} {result.bytes_per_token / 1e6:.1f} MB" for result in results}
     loudest = max((turn.others for result in results for turn in result.turns), default=0.0)
     paragraphs = [
-        f"GPT-2 small, seeded random weights, batch 1, {cores()} threads, {rounds} rounds. Median [least - most]. "
+        f"GPT-2 small, seeded random weights, batch 1, {processors()} threads, {rounds} rounds. Median [least - most]. "
         f"Prefill of {LONG} tokens. Decode of {short} and of {long} tokens after a prompt of {SHORT}: "
         f"{long - short} / the difference in time. A decoded token reads {', '.join(sizes.values())} of weights. "
         "`bringup is` 2.00x: twice as fast, the median of the rounds' ratios.",

@@ -40,11 +40,11 @@ def integer(name: str, value: object, *, minimum: int | None = None) -> int:
     return number
 
 
-def integer_list(name: str, values: object, *, minimum: int | None = None) -> list[int]:
-    """The integers of an iterable, each at least `minimum`. Raises BU024."""
+def integer_list(name: str, values: object) -> list[int]:
+    """The integers of an iterable. Raises BU024."""
     if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
         raise _refused(name, values, "pass a list of integers")
-    return [integer(name, value, minimum=minimum) for value in cast("Any", values)]
+    return [integer(name, value) for value in cast("Any", values)]
 
 
 def path(name: str, value: object) -> str:
@@ -65,6 +65,11 @@ def mapping(name: str, value: object, keys: type = str, values: type = object) -
     )
 
 
+def invalid_value(place: str, value: object, help: str) -> BringupError:
+    """BU024 for a value; `place` describes the argument or option that it was passed for."""
+    text = f"`{value}`" if isinstance(value, str) and len(value) <= 80 else shown(value)
+    return fail("BU024", f"invalid value {text} for {place}", help=help)
+
+
 def _refused(name: str, value: object, help: str) -> BringupError:
-    message = f"`{value}`" if isinstance(value, str) and len(value) <= 80 else shown(value)
-    return fail("BU024", f"invalid value {message} for `{name}`", help=help)
+    return invalid_value(f"`{name}`", value, help)

@@ -45,9 +45,18 @@ def counted(names: Iterable[str]) -> list[tuple[str, int]]:
 
 def listed(names: Iterable[str], limit: int = 4) -> str:
     """The first groups of names in backticks, very long ones cut, and the number of the others."""
-    groups = grouped(names)
-    more = f" and {len(groups) - limit} more" if len(groups) > limit else ""
-    return ", ".join(f"`{short(group)}`" for group in groups[:limit]) + more
+    return some(grouped(names), limit)
+
+
+def some(names: Iterable[str], limit: int = 5) -> str:
+    """The first names in backticks, very long ones cut, and the number of the others."""
+    return first_few((f"`{short(name)}`" for name in names), limit)
+
+
+def first_few(texts: Iterable[str], limit: int) -> str:
+    """The first texts, and the number of the others: `a, b and 3 more`."""
+    found = list(texts)
+    return ", ".join(found[:limit]) + (f" and {len(found) - limit} more" if len(found) > limit else "")
 
 
 def _products(tuples: set[Numbers]) -> Iterator[tuple[list[int], ...]]:

@@ -68,10 +68,10 @@ def use(module: ModuleType) -> None:
     _in_use.add(module.__name__)
 
 
-def defining(name: str, value: object) -> ModuleType | None:
-    """The module of a user's file in which `name` is this object."""
+def defining(family: object) -> ModuleType | None:
+    """The module of a user's file whose `family` is this object."""
     modules = (sys.modules.get(each) for each in _files_run)
-    return next((module for module in modules if module and vars(module).get(name) is value), None)
+    return next((module for module in modules if module and vars(module).get("family") is family), None)
 
 
 def unrelated(files: Collection[Path]) -> set[str]:

@@ -91,12 +91,7 @@ def open_job(
     found = (opened.config if opened else None) or None  # {} means that there is no config.json
     raw = next((words for words in (given, found, preset) if words is not None), None)
     if raw is None:
-        missing = fail(
-            "BU127",
-            f"`{opened.source if opened else model}` has no config.json",
-            help="give one with --config FILE, or name a model that has a published one",
-        )
-        raise BringupError(*(opened.findings if opened else ()), *missing.findings)
+        raise _without_config(opened, model)
     named, family = family is not None, family or by_architecture(architectures(raw), quantisation(raw))
     check_identity(family, raw, allow, named=named)
     places = ConfigPlaces(_name_of(config)) if given is not None else opened.places if opened else IN_CONFIG
@@ -217,6 +212,16 @@ def _in_dialect(
     if dialect is None:
         return family, opened
     return family, replace(opened, config=dialect.config(hyper), places=dialect.places(hyper))
+
+
+def _without_config(opened: Checkpoint | None, model: str | None) -> BringupError:
+    """BU127, after the findings on the checkpoint."""
+    missing = fail(
+        "BU127",
+        f"`{opened.source if opened else model}` has no config.json",
+        help="give one with --config FILE, or name a model that has a published one",
+    )
+    return BringupError(*(opened.findings if opened else ()), *missing.findings)
 
 
 def _name_of(config: object) -> str:

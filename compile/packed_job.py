@@ -126,7 +126,7 @@ def packed_shares(job: Job, parallel: Parallel) -> list[int]:
     """
     if not any(map(_is_quantised, job.plan.entries.values())):
         return []
-    stages = Stages(job.graph.layer_path, len(job.graph.layers))
+    stages = Stages.of(job.graph)
     layers = packable(job.graph)
 
     def held(part: Plan, tied: Collection[str]) -> tuple[int]:

@@ -13,8 +13,9 @@ from bringup.graphs.config.fields import MOST_ELEMENTS, Fields
 from bringup.graphs.config.hf_config import HFConfig
 from bringup.graphs.config.rope import RopeConfig
 from bringup.graphs.config.rope_by_layer_type import ropes_by_layer_type
-from bringup.graphs.core.graph import Graph, Step
+from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.module import Module
+from bringup.graphs.core.step import Step
 from bringup.graphs.layers.embedding import Embedding
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.norm import Norm, RMSNorm

@@ -65,7 +65,7 @@ def read_deepseek(
     expert_ffn: int,
     shared: int,
     max_positions: int,
-    nulls: Collection[str] = (),
+    nulls: Collection[str],
 ) -> dict[str, Any]:
     """The fields that V2 and V3 read alike; the keyword arguments are the family's defaults for absent keys.
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.hf_config import HFConfig
-from bringup.graphs.core.graph import Graph, Step
+from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.module import Module
+from bringup.graphs.core.step import Step
 from bringup.graphs.layers.embedding import Embedding
 from bringup.graphs.layers.kv_cache import KVCache
 from bringup.graphs.layers.linear import Linear

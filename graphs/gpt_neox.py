@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.hf_config import HFConfig
 from bringup.graphs.config.rope import RopeConfig
-from bringup.graphs.core.graph import Graph, Step
+from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.module import Module
+from bringup.graphs.core.step import Step
 from bringup.graphs.decoder import context_length
 from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.embedding import Embedding

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from bringup.diagnostics import fail
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.hf_config import HFConfig
-from bringup.graphs.core.graph import Graph, Step
+from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.module import Module
+from bringup.graphs.core.step import Step
 from bringup.graphs.decoder import CausalLM, Decoder, DecoderConfig
 from bringup.graphs.llama import Llama, LlamaConfig
 from bringup.graphs.qwen2 import Qwen2, Qwen2Config

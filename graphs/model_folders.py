@@ -53,14 +53,14 @@ def named(name: str) -> Path | None:
 
 def in_use(family: F) -> F:
     """The same family; if a user's file defines it, records that a model uses it."""
-    if module := userfiles.defining("family", family):
+    if module := userfiles.defining(family):
         userfiles.use(module)
     return family
 
 
 def file_of(family: object) -> Path | None:
     """The user's file that defines a family, among those that this process has run."""
-    module = userfiles.defining("family", family)
+    module = userfiles.defining(family)
     return Path(str(module.__file__)) if module else None
 
 

@@ -82,6 +82,20 @@ def test_folders_are_small():
     assert {str(folder): len(stems - models) for folder, stems in held.items() if len(stems - models) > 20} == {}
 
 
+def test_names_are_imported_from_the_file_that_defines_them():
+    """Not from a file that imports them itself, unless `as` themselves: these are its own."""
+    modules = import_graph.sources()
+    imports = [
+        (name, node.module, alias.name, alias.asname)
+        for name, file in modules.items()
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module in modules
+        for alias in node.names
+    ]
+    borrowed = {(name, alias) for name, _, alias, own in imports if own is None}
+    assert [f"{name}: {alias} of {module}" for name, module, alias, _ in imports if (module, alias) in borrowed] == []
+
+
 def loaded(code: str) -> set[str]:
     """Top-level modules that a fresh interpreter has loaded after running some code."""
     text = f"{code}\nimport sys; print(' '.join({{name.partition('.')[0] for name in sys.modules}}))"

@@ -125,7 +125,7 @@ class _Blocks:
         """A float16 of every block: [..., block]."""
         return self._field(start, start + 2).bits("float16", "")
 
-    def _flat(self, region: Region, chunks: int = 1) -> Region:
+    def _flat(self, region: Region, chunks: int) -> Region:
         """[..., block, byte, part] as rows [..., block · part · byte], separately for each chunk of bytes."""
         *leading, blocks, size, parts = region.shape
         outer = [Axis(f"d{k}", n) for k, n in enumerate(leading)]

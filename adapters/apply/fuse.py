@@ -14,8 +14,9 @@ from bringup.adapters.algebra.pattern import fill, match
 from bringup.adapters.algebra.region import Region
 from bringup.adapters.algebra.scope import Scope
 from bringup.adapters.algebra.tensor_names import Names
-from bringup.adapters.planning.adapter import Adapter, Rule
+from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.planning.plan import Entry, Plan
+from bringup.adapters.planning.rules import Rule
 from bringup.diagnostics import fail
 from bringup.graphs.core.signature import Declared, Signature
 from bringup.spec import TensorInfo

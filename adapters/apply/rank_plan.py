@@ -18,11 +18,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from bringup.adapters.algebra.region import Region, concat
 from bringup.adapters.apply.parallel import Parallel, Rank
 from bringup.adapters.apply.shard import clip, share
 from bringup.adapters.planning.plan import Entry, Plan
+
+if TYPE_CHECKING:
+    from bringup.graphs.core.graph import Graph
 from bringup.diagnostics import did_you_mean, fail
 from bringup.graphs.core.axes import Axis, show
 from bringup.graphs.core.signature import Declared, Signature
@@ -37,6 +41,11 @@ class Stages:
 
     path: str = ""
     count: int = 0
+
+    @classmethod
+    def of(cls, graph: Graph) -> Stages:
+        """The layers of a graph."""
+        return cls(graph.layer_path, len(graph.layers))
 
     def layer(self, name: str) -> int | None:
         """The layer of a parameter; None outside of layers."""

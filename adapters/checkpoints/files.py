@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
 from bringup.diagnostics import BringupError, fail
-from bringup.shown import short
 from bringup.system.os_errors import reason, refused
 
 # https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md: a pointer's first line, and its largest size
@@ -97,10 +96,3 @@ def truncated(path: Path, wanted: int) -> BringupError:
         help="the download or copy stopped early; fetch the file again",
         file=str(path),
     )
-
-
-def some(names: Iterable[str], limit: int = 5) -> str:
-    """The first few names, in backticks; very long ones are cut."""
-    listed = list(names)
-    more = f" and {len(listed) - limit} more" if len(listed) > limit else ""
-    return ", ".join(f"`{short(name)}`" for name in listed[:limit]) + more

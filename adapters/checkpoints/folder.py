@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from bringup.adapters.checkpoints.bounded_json import read_json
-from bringup.adapters.checkpoints.files import entries, is_local, refuse_lfs_pointer, some
+from bringup.adapters.checkpoints.files import entries, is_local, refuse_lfs_pointer
 from bringup.adapters.checkpoints.folder_layout import ADAPTER, ADAPTER_CONFIG, SAFETENSORS, FolderLayout
 from bringup.diagnostics import BringupError, Diagnostic, Severity, fail
+from bringup.grouping import some
 from bringup.shown import short, shown
 from bringup.spec import TensorInfo
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from bringup.diagnostics import Diagnostic
-from bringup.spec import TensorInfo
+from bringup.spec import TensorInfo as TensorInfo
 
 if TYPE_CHECKING:
     import numpy as np

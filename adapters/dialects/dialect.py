@@ -213,7 +213,7 @@ def family_of(hyper: Hyperparameters) -> Family | None:
     return served[0] if served else None
 
 
-def no_dialect(hyper: Hyperparameters, family: Family | None = None) -> BringupError:
+def no_dialect(hyper: Hyperparameters, family: Family | None) -> BringupError:
     """BU227 for a family without a dialect, BU125 if no family resembles the file's architecture."""
     name = hyper.architecture
     known = {plain(family.name): family for family in families()}

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from bringup.adapters.algebra.pattern import closed, fitting, match
 from bringup.adapters.algebra.tensor_names import Names
-from bringup.adapters.planning.adapter import Drop
 from bringup.adapters.planning.problems import Problem
+from bringup.adapters.planning.rules import Drop
 
 Numbers = tuple[str, ...]  # the values of a drop's closed variables
 

@@ -6,8 +6,9 @@ from bringup.adapters.algebra.expr import S, Source
 from bringup.adapters.algebra.pattern import Unbound
 from bringup.adapters.algebra.scope import Scope
 from bringup.adapters.algebra.tensor_names import Names
-from bringup.adapters.planning.adapter import Adapter, Tied
+from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.planning.problems import unbound
+from bringup.adapters.planning.rules import Tied
 from bringup.diagnostics import fail
 from bringup.graphs.core.axes import Axis, shape_of, show, sizes_of
 from bringup.graphs.core.signature import Signature

@@ -18,7 +18,7 @@ from bringup.adapters.algebra.pattern import Unbound
 from bringup.adapters.algebra.region import Region
 from bringup.adapters.algebra.scope import Scope
 from bringup.adapters.algebra.tensor_names import Names
-from bringup.adapters.planning.adapter import Adapter, Drop, Rule, Tied
+from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.planning.drops import set_aside
 from bringup.adapters.planning.problems import (
     Problem,
@@ -32,6 +32,7 @@ from bringup.adapters.planning.problems import (
     unclaimed,
     unused,
 )
+from bringup.adapters.planning.rules import Drop, Rule, Tied
 from bringup.graphs.core.axes import Axes, AxesError, Axis, shape_of, show, sizes_of
 from bringup.graphs.core.signature import Declared, Signature
 from bringup.spec import TensorInfo

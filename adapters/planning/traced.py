@@ -11,7 +11,8 @@ from bringup.adapters.algebra.expr import Expr
 from bringup.adapters.algebra.region import Region
 from bringup.adapters.algebra.results import site_of
 from bringup.adapters.algebra.traced import Step, Tensors, Traced
-from bringup.adapters.planning.adapter import Adapter, Rule
+from bringup.adapters.planning.adapter import Adapter
+from bringup.adapters.planning.rules import Rule
 from bringup.diagnostics import did_you_mean, fail
 from bringup.graphs.core.axes import Axes, AxesError, shape_of
 from bringup.graphs.core.signature import Signature

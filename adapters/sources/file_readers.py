@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bringup import plugins
 from bringup.adapters.checkpoints import zip_container
-from bringup.adapters.checkpoints.files import entries, is_local, opened, some
+from bringup.adapters.checkpoints.files import entries, is_local, opened
 from bringup.adapters.checkpoints.folder import Tensors, read_folder, read_index
 from bringup.adapters.checkpoints.folder_layout import (
     SAFETENSORS,
@@ -36,6 +36,7 @@ from bringup.adapters.checkpoints.torch_files.torch_file import TorchFile, read_
 from bringup.adapters.sources.rank_files import RankFilesReader
 from bringup.adapters.sources.sharded_state import ShardedStateReader, refuse_ranks
 from bringup.diagnostics import BringupError, Diagnostic, Severity
+from bringup.grouping import some
 from bringup.spec import TensorInfo
 
 if TYPE_CHECKING:

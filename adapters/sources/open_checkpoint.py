@@ -13,7 +13,7 @@ from bringup import plugins
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.adapters.checkpoints.config_places import ConfigPlaces
 from bringup.adapters.checkpoints.file_states import states_before, states_of
-from bringup.adapters.checkpoints.files import opened, refuse_lfs_pointer, some, unreadable
+from bringup.adapters.checkpoints.files import opened, refuse_lfs_pointer, unreadable
 from bringup.adapters.checkpoints.folder import FILE
 from bringup.adapters.checkpoints.folder_layout import TORCH_SUFFIXES
 from bringup.adapters.checkpoints.gguf import MAGIC as GGUF
@@ -34,6 +34,7 @@ from bringup.adapters.sources.file_readers import (
 from bringup.adapters.sources.second_source import split_prefix, with_second
 from bringup.adapters.sources.sharded_state import refuse_ranks
 from bringup.diagnostics import BringupError, Severity, did_you_mean, fail
+from bringup.grouping import some
 from bringup.spec import TensorInfo
 from bringup.system.os_errors import reason
 
@@ -184,14 +185,13 @@ def _no_weights(folder: Path, ggufs: Sequence[str], failed: Sequence[BringupErro
         names = sorted(os.listdir(folder))  # noqa: PTH208  one call, one error
     except OSError as error:
         return unreadable(folder, f"cannot be read: {reason(error)}")
-    if ggufs:
-        help = f"name one of them, such as {folder / ggufs[0]}"
-        return fail("BU218", f"`{folder}` has {len(ggufs)} GGUF files: {some(ggufs)}", help=help)
-    refuse_ranks(folder)
-    archives = [name for name in names if name.endswith(".npz")]
-    if archives:
-        help = f"name one of them, such as {folder / archives[0]}"
-        return fail("BU218", f"`{folder}` has {len(archives)} numpy archives: {some(archives)}", help=help)
+    kind, found = "GGUF files", ggufs
+    if not ggufs:
+        refuse_ranks(folder)
+        kind, found = "numpy archives", [name for name in names if name.endswith(".npz")]
+    if found:
+        help = f"name one of them, such as {folder / found[0]}"
+        return fail("BU218", f"`{folder}` has {len(found)} {kind}: {some(found)}", help=help)
     other = [name for name in names if Path(name).suffix in ELSEWHERE]
     message = f"no weights in `{folder}`" + (f"; it has {some(other)}, which bringup does not read" if other else "")
     help = "name a folder with .safetensors, .bin or .npy files, or a .gguf or .npz file"

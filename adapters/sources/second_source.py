@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
-from bringup.adapters.checkpoints.files import some
 from bringup.diagnostics import fail
+from bringup.grouping import some
 from bringup.spec import TensorInfo
 
 T = TypeVar("T")

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from bringup.adapters.checkpoints.bounded_json import read_json
-from bringup.adapters.checkpoints.files import entries, is_local, some
+from bringup.adapters.checkpoints.files import entries, is_local
 from bringup.adapters.checkpoints.reader import Contents, Ranks
 from bringup.adapters.checkpoints.safetensors import read_header
 from bringup.adapters.sources.rank_files import MAX_RANKS, RANK, stated_ranks
 from bringup.adapters.vllm.ranks import NAME, divided
 from bringup.diagnostics import BringupError, Diagnostic, fail
+from bringup.grouping import some
 from bringup.shown import short, shown
 from bringup.spec import TensorInfo
 

@@ -15,6 +15,7 @@ from typing import Any
 from benchmarks.cards.contenders import Bringup, Contender, TorchCompile, Transformers
 from benchmarks.cards.failures import FAILURES, reason
 from benchmarks.cards.rows import PREFILL, TIMED, Row, save
+from benchmarks.figures import agreed
 
 SHORT, LONG = 16, 144  # new tokens of the two runs whose difference is timed
 ROUNDS, WARM = 5, 2
@@ -118,7 +119,7 @@ def _of_row(row: Row, capability: str, folder: Path) -> dict[str, Any]:
         "failed": failed,
         "share of floor": floor / medians["bringup"],
         "times faster": {name: value / medians["bringup"] for name, value in medians.items() if name != "bringup"},
-        "equal tokens": {name: _common(answers["bringup"], found) for name, found in answers.items()},
+        "equal tokens": {name: agreed(answers["bringup"], found) for name, found in answers.items()},
         "compile seconds": ours.compile_seconds,
         "bundle to first token seconds": ours.start_seconds,
     }
@@ -147,9 +148,3 @@ def _each(contender: Contender) -> float:
 
 def _first(contender: Contender) -> float:
     return contender.seconds(1) * 1e6
-
-
-def _common(ours: Sequence[int], theirs: Sequence[int]) -> int:
-    """How many tokens are equal before the first that is not."""
-    pairs = enumerate(zip(ours, theirs, strict=True))
-    return next((at for at, (one, other) in pairs if one != other), len(ours))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from random import Random
 
 from configs import CONFIGS
 from driver import Target, main
-from mutate import mutated, mutated_json, written
+from mutate import document_of, mutated, mutated_json, written
 from scratch import scratch_folder
 
 from bringup.adapters.checkpoints.bounded_json import read_config
@@ -22,11 +21,7 @@ FILE = scratch_folder() / "config.json"
 
 def mutate(random: Random, seeds: Sequence[bytes]) -> bytes:
     """Bytes now and then; mostly the values of a config."""
-    data = random.choice(seeds)
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
-        document = None
+    document = document_of(random.choice(seeds))
     if document is None or random.random() < 0.2:
         return mutated(random, seeds, [b"NaN", b"-Infinity", b"1e999", b"null", b"[]", b"{}", b"\\ud800"])
     return written(random, mutated_json(random, document))

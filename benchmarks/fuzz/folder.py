@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from random import Random
 
 from driver import Target, main
-from mutate import mutated, mutated_json, written
+from mutate import document_of, mutated, mutated_json, written
 from safetensors_header import seed
 from scratch import scratch_folder
 
@@ -36,10 +36,7 @@ def mutate(random: Random, seeds: Sequence[bytes]) -> bytes:
     """The index's values, its file names, its bytes, or a shard."""
     index, x, y = [*random.choice(seeds).split(CUT), b"", b""][:3]
     way = random.random()
-    try:
-        document = json.loads(index)
-    except (ValueError, RecursionError):
-        document = None
+    document = document_of(index)
     if way < 0.3 and document is not None:
         return CUT.join((written(random, mutated_json(random, document)), x, y))
     names = document.get("weight_map") if isinstance(document, dict) else None

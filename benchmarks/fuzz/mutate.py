@@ -120,6 +120,29 @@ def mutated_json(random: Random, document: Any) -> Any:
     return box[0]
 
 
+def document_of(data: bytes) -> Any:
+    """The JSON value of an input; None if it is no JSON."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def mutated_part(random: Random, seeds: Sequence[bytes], tokens: Sequence[bytes], parts: Sequence[str]) -> bytes:
+    """One seed, a JSON object, of which one of `parts` is mutated; bytes now and then."""
+    document = document_of(random.choice(seeds))
+    if not isinstance(document, dict) or random.random() < 0.1:
+        return mutated(random, seeds, tokens)
+    whole = cast("dict[str, Any]", document)
+    part = random.choice(parts)
+    text = written(random, mutated_json(random, {part: whole.get(part)}))
+    try:
+        changed = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return json.dumps(whole | changed if isinstance(changed, dict) else whole).encode()
+
+
 def written(random: Random, document: Any) -> bytes:
     """JSON text of a value; now and then with a repeated key, or in an encoding or form that is not JSON."""
     text = json.dumps(document, ensure_ascii=random.random() < 0.5)

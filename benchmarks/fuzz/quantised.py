@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tests/
 
 import numpy as np
 from driver import Target, main
-from mutate import mutated, mutated_json, written
+from mutate import document_of, mutated_part
 
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.compile.job import open_job
@@ -55,29 +55,12 @@ def seeds() -> Iterator[bytes]:
 
 def mutate(random: Random, seeds: Sequence[bytes]) -> bytes:
     """Bytes now and then; else the words or the headers, as JSON."""
-    data = random.choice(seeds)
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict) or random.random() < 0.1:
-        return mutated(random, seeds, TOKENS)
-    part = random.choice(["words", "words", "headers"])
-    words = cast("dict[str, Any]", document)
-    text = written(random, mutated_json(random, {part: words.get(part)}))
-    try:
-        changed = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return json.dumps(words | changed if isinstance(changed, dict) else words).encode()
+    return mutated_part(random, seeds, TOKENS, ["words", "words", "headers"])
 
 
 def parse(data: bytes) -> object:
     """The report of a check, and the packed job; errors are raised, as a compile would."""
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise fail("BU126", "no JSON") from error
+    document = document_of(data)
     if not isinstance(document, dict):
         raise fail("BU126", "no object")
     words = cast("dict[str, Any]", document)

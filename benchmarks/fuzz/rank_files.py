@@ -18,7 +18,7 @@ from typing import Any, cast
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tests/
 
 from driver import Target, main
-from mutate import mutated, mutated_json, written
+from mutate import document_of, mutated_part
 from scratch import scratch_folder
 
 from bringup.adapters.apply.parallel import Parallel
@@ -55,31 +55,14 @@ def seeds() -> Iterator[bytes]:
 
 def mutate(random: Random, seeds: Sequence[bytes]) -> bytes:
     """Bytes now and then; else the words, the names of files or one rank's tensors, as JSON."""
-    data = random.choice(seeds)
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict) or random.random() < 0.1:
-        return mutated(random, seeds, TOKENS)
-    part = random.choice(["words", "words", "ranks"])
-    words = cast("dict[str, Any]", document)
-    text = written(random, mutated_json(random, {part: words.get(part)}))
-    try:
-        changed = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return json.dumps(words | changed if isinstance(changed, dict) else words).encode()
+    return mutated_part(random, seeds, TOKENS, ["words", "words", "ranks"])
 
 
 def parse(data: bytes) -> object:
     """The job of the folder that an input describes; errors are raised, as a compile would. No JSON is the words'."""
     for file in FOLDER.iterdir():
         file.unlink()
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
-        document = None
+    document = document_of(data)
     parts = cast("dict[str, Any]", document) if isinstance(document, dict) else {}
     (FOLDER / "config.json").write_bytes(data if document is None else json.dumps(shallow(parts.get("words"))).encode())
     ranks = parts.get("ranks")

@@ -86,7 +86,7 @@ def _checked(named: Words, *, values: bool) -> Report:
         from bringup.compile.packed_job import packed_shares
 
         parallel = parallel_of(named)
-        shares = divide(job.plan, parallel, Stages(job.graph.layer_path, len(job.graph.layers)))
+        shares = divide(job.plan, parallel, Stages.of(job.graph))
         report.findings += shares.refusals
         report.bytes_per_rank, report.read_bytes_per_rank = shares.nbytes, shares.read
         report.stored_bytes_per_rank = packed_shares(job, parallel) if report.ok else []

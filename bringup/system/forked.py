@@ -11,6 +11,7 @@ from tempfile import mkstemp
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bringup.system.die_with_parent import die_with
+from bringup.system.processors import processors
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -29,7 +30,7 @@ def forked(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result
     import multiprocessing
     from concurrent.futures import ThreadPoolExecutor
 
-    count = min(len(items), _processors()) if _fork_is_safe() else 1
+    count = min(len(items), processors()) if _fork_is_safe() else 1
     context = multiprocessing.get_context("fork")
     with ExitStack() as children:
         queue = children.enter_context(_Queue(count, len(items)))
@@ -120,10 +121,6 @@ def _serve(
     finally:
         queue.clear()
         os._exit(status)
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def _fork_is_safe() -> bool:

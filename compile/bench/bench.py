@@ -19,10 +19,10 @@ from bringup.compile.bench.contenders import BUNDLE, LLAMA_CPP, TORCH_COMPILE, T
 from bringup.compile.bench.process import Process
 from bringup.compile.bench.timing import Row, Shape, Turn
 from bringup.compile.bundle.folder import read_manifest
-from bringup.compile.llvm.pool import processors
 from bringup.compile.program.program import Entry, Interface
 from bringup.diagnostics import fail
 from bringup.progress import Progress, Silent
+from bringup.system.processors import processors
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,11 +75,11 @@ def user_inputs(exported: ExportedProgram | Functional) -> list[Any]:
     return [nodes[name] for name in exported.graph_signature.user_inputs]
 
 
-def spec_of(node: Any, name: str = "") -> TensorSpec:
+def spec_of(node: Any) -> TensorSpec:
     """Shape and dtype of a node's result; a symbolic size (the number of cache blocks) is 2."""
     value = node.meta["val"]
     shape = tuple(size if isinstance(size, int) else 2 for size in value.shape)
-    return TensorSpec(name=name or node.name, shape=shape, dtype=str(value.dtype).removeprefix("torch."))
+    return TensorSpec(name=node.name, shape=shape, dtype=str(value.dtype).removeprefix("torch."))
 
 
 class Signature:

@@ -28,7 +28,7 @@ _QUANTISED = re.compile(
 )
 
 
-def missing_and_unread(plan: Plan, known: Container[str] = (), lost: Diagnostic | None = None) -> Iterator[Diagnostic]:
+def missing_and_unread(plan: Plan, known: Container[str], lost: Diagnostic | None) -> Iterator[Diagnostic]:
     """One diagnostic for each renamed, missing and unread group; complete subtrees are named by their root.
 
     `known` are tensors, absent or unread, that another finding explains. `lost` is the finding of a missing or

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bringup.adapters.algebra.expr import Source
-from bringup.adapters.planning.adapter import Rule
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.problems import Problem
+from bringup.adapters.planning.rules import Rule
 from bringup.compile.check.facts.requests import Readers, parameters_of, sites_of
 from bringup.compile.check.facts.shapes import stored
 from bringup.compile.check.numbering import renumbered

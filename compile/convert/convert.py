@@ -13,7 +13,7 @@ from typing import Any
 from bringup.adapters.apply.byte_runs import groups
 from bringup.adapters.apply.left_out import refuse_wrongly_left_out
 from bringup.adapters.apply.parallel import Parallel
-from bringup.adapters.apply.rank_plan import check_axes
+from bringup.adapters.apply.rank_plan import Stages, check_axes
 from bringup.adapters.planning.plan import Plan
 from bringup.arguments import choice, integer, path
 from bringup.compile.bundle import folder as bundles
@@ -21,7 +21,7 @@ from bringup.compile.bundle.contents import plan_hash
 from bringup.compile.check.checker import check_job
 from bringup.compile.convert.array_files import FORMATS, array_file
 from bringup.compile.convert.convert_inputs import SourceFiles, inputs_digest
-from bringup.compile.convert.forms import FORMS, Form, form_of, stages_of
+from bringup.compile.convert.forms import FORMS, Form, form_of
 from bringup.compile.convert.shards import Writer, by_layer, shards_of
 from bringup.compile.convert.staging import Staging
 from bringup.compile.job import Job, as_job
@@ -93,7 +93,7 @@ def convert(
     with bundles.writing(out, force=force, progress=progress, note=NOTE) as folder, progress.stage("Writing") as stage:
         names = [(chosen.single if parallel.size == 1 else chosen.file.format(rank=number)) for number in ranks]
         files = [f"{name}.{form}" for name in names]
-        order = stages_of(job).layer if layered else None
+        order = Stages.of(job.graph).layer if layered else None
         words = [to, form, layered, files, repr(parallel)]
         digest = inputs_digest(job, plans, selection if to == "layout" else None, words)
         staging = Staging.opened(sibling_path(folder.parent / out.resolve().name, "resume"), digest)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 from bringup.adapters.apply.materialise import fill
 from bringup.adapters.apply.reverse import components, irreversible, reverse
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
-from bringup.adapters.checkpoints.files import some
 from bringup.adapters.checkpoints.reader import HEAD
 from bringup.adapters.planning.plan import Entry, Plan
 from bringup.adapters.sources.file_readers import SAFETENSORS_READER
@@ -25,6 +24,7 @@ from bringup.compile.convert.convert import NOTE
 from bringup.compile.convert.published_files import Exported, files_of, write_words
 from bringup.compile.job import Job
 from bringup.diagnostics import BringupError, fail
+from bringup.grouping import some
 from bringup.progress import Progress, Silent
 from bringup.shown import short
 from bringup.spec import DTYPES, TensorInfo

@@ -54,7 +54,7 @@ def form_of(job: Job, name: str, parallel: Parallel, layout: Adapter | None) -> 
     if name == vllm.NAME:
         vllm.check_family(family)
         whole = vllm.tied(job.plan, job.family.load("adapter")(job.graph.config), job.checkpoint.read)
-        parallel, stages = vllm.stored_as(parallel), stages_of(job)
+        parallel, stages = vllm.stored_as(parallel), Stages.of(job.graph)
         return Form(
             name=name, parallel=parallel, config=config,
             file="model-rank-{rank}-part-0", single="model-rank-0-part-0",
@@ -66,18 +66,13 @@ def form_of(job: Job, name: str, parallel: Parallel, layout: Adapter | None) -> 
     )  # fmt: skip
 
 
-def stages_of(job: Job) -> Stages:
-    """The path of the layers of the job's graph, and their number."""
-    return Stages(job.graph.layer_path, len(job.graph.layers))
-
-
 def rank_in_form(job: Job, name: str, parallel: Parallel, rank: int, layout: Adapter | None) -> Plan:
     """The arrays of a rank in the form `graph`, `layout` (`layout` is the target's) or `fused`.
 
     `fused`: q, k and v in one matrix, gate and up in one, and shared experts appended to the routed ones, of which
     ranks then have their share. Raises the errors of `rank_plan`.
     """
-    whole, stages = job.plan, stages_of(job)
+    whole, stages = job.plan, Stages.of(job.graph)
     if name == "fused":
         whole, layout = lay_out(whole, shared_as_experts(_expert_width(whole))), fused()
     plan = rank_plan(whole, parallel, rank, stages)

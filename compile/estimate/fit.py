@@ -76,7 +76,7 @@ def fit(
         for name, value in (("context", context), ("batch", batch), ("page_size", page_size))
     )
     check_job(job).raise_if_errors()
-    shares = divide(job.plan, parallel, _stages(job), packed=packed)
+    shares = divide(job.plan, parallel, Stages.of(job.graph), packed=packed)
     if shares.refusals:
         raise BringupError(*shares.refusals)
     need = _need(job, shares, int(memory * share), parallel, context, batch, page, cache_dtype, packed)
@@ -87,7 +87,7 @@ def fit(
         larger = replace(parallel, tp=tp, ep=parallel.ep if parallel.ep <= tp and tp % parallel.ep == 0 else 1)
         if tp <= parallel.tp or least > need.limit * larger.size:
             continue
-        shares = divide(job.plan, larger, _stages(job), packed=packed)
+        shares = divide(job.plan, larger, Stages.of(job.graph), packed=packed)
         if not shares.refusals:
             other = _need(job, shares, need.limit, larger, context, batch, page, cache_dtype, packed)
             if other.fits:
@@ -125,10 +125,6 @@ def _weight_bytes(job: Job) -> int:
     return sum(entry.declared.nbytes for name, entry in job.plan.entries.items() if name not in tied)
 
 
-def _stages(job: Job) -> Stages:
-    return Stages(job.graph.layer_path, len(job.graph.layers))
-
-
 def _cache(job: Job, layers: range, tp: int, context: int, page: int, dtype: str | None) -> int:
     """Bytes of the states of some layers for one sequence on a rank."""
     total = 0
@@ -162,7 +158,7 @@ def _workspace(job: Job, parallel: Parallel, tokens: int, batch: int) -> int:
     config: object = job.graph.config
     hidden, chosen = 0, int(getattr(config, "experts_per_token", 0)) or 1
     widest: dict[int, int] = {}
-    stages = _stages(job)
+    stages = Stages.of(job.graph)
     for name, declared in job.plan.signature.items():
         layer, sizes = stages.layer(name), shape_of(declared.axes)
         if layer is None or len(sizes) < 2:

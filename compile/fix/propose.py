@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from bringup.adapters.algebra.expr import Source
 from bringup.adapters.algebra.pattern import fill, match
 from bringup.adapters.algebra.tensor_names import Names
-from bringup.adapters.planning.adapter import Rule, Tied
 from bringup.adapters.planning.problems import Problem
 from bringup.adapters.planning.quantization import part_of
+from bringup.adapters.planning.rules import Rule, Tied
 from bringup.compile.fix.pyfile import PyFile
 from bringup.compile.fix.respell import edits, respelt
 from bringup.compile.job import Job

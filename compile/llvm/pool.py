@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bringup.compile.llvm.ir.threads import END, MOST_PARTS, STEP, WORDS, WORK, Word
+from bringup.system.processors import processors
 
 if TYPE_CHECKING:
     from bringup.compile.llvm.module import Loaded
@@ -22,11 +23,6 @@ SPINS = 4000  # times that a waiting thread reads TURN before it sleeps: about 5
 LEAST_PART, PART = 32 << 10, 256 << 10  # bytes of a part: the least; the least with more parts than threads
 PARTS_EACH = 4  # parts of a large launch per thread: faster threads run the parts that a slow one has not begun
 _LOCK = 256  # bytes: larger than any mutex or condition variable of POSIX threads
-
-
-def processors() -> int:
-    """The number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def part_count(nbytes: int, threads: int) -> int:

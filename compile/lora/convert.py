@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bringup.adapters.apply.rank_plan import Stages
-from bringup.adapters.checkpoints.reader import TensorInfo
 from bringup.adapters.lora.config import FILE
 from bringup.adapters.lora.factors import scaled
 from bringup.adapters.lora.files import LoraFiles, open_lora
@@ -25,6 +23,7 @@ from bringup.compile.lora.opening import lora_base, published_base
 from bringup.compile.lora.restore import restored, sizes_of_modules
 from bringup.compile.lora.values import refuse_wrong_values
 from bringup.diagnostics import fail
+from bringup.spec import TensorInfo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,7 +45,7 @@ def request_tensors(job: Job, files: LoraFiles, dtype: str) -> tuple[np.ndarray,
         checkpoint = replace(files.checkpoint, headers=own)
         loaded = load(replace(files, checkpoint=checkpoint), lora_base(job, files), "float32")
         refuse_wrong_values(job, loaded)
-        rows += rows_of(loaded.lora, loaded.lora.arrays(checkpoint), _stages(job))
+        rows += rows_of(loaded.lora, loaded.lora.arrays(checkpoint), Stages.of(job.graph))
     rows.sort(key=lambda row: row.place)
     return *pack(rows, dtype), tuple(dict.fromkeys(cross.values()))
 
@@ -82,20 +81,14 @@ def restore_lora(job: Job, path: str, out: Path, *, force: bool = False) -> int:
     Raises BU173 for files of another model.
     """
     weights, config = _read(Path(path))
-    stages, signature = _stages(job), job.graph.signature()
+    stages, signature = Stages.of(job.graph), job.graph.signature()
     rows = unpack(weights, config, sizes_of_modules(signature, stages))
     found = restored(rows, published_base(job), signature, stages)
     with bundles.writing(out, force=force, note=NOTE) as folder:
         _write(folder / "adapter_model.safetensors", found.tensors)
-        (folder / FILE).write_text(
-            json.dumps({**found.config, "base_model_name_or_path": _named(job)}, indent=2) + "\n"
-        )
+        write_json(folder / FILE, {**found.config, "base_model_name_or_path": _named(job)})
         write_json(folder / NOTE, {"schema": SCHEMA, "to": "peft", "model": job.family.name, "source": path})
     return len(found.config["target_modules"])
-
-
-def _stages(job: Job) -> Stages:
-    return Stages(job.graph.layer_path, len(job.graph.layers))
 
 
 def _named(job: Job) -> str | None:

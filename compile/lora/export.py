@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from bringup.adapters.lora.factors import Lora
 from bringup.adapters.lora.load import Loaded
 from bringup.adapters.planning.plan import Entry
-from bringup.compile.convert.export import Exported, export
+from bringup.compile.convert.export import export
+from bringup.compile.convert.published_files import Exported
 from bringup.compile.job import Job
 from bringup.compile.lora.values import refuse_wrong_values
 from bringup.compile.lora.weights import merged_array

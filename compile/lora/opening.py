@@ -15,15 +15,15 @@ from bringup.compile.job import Job
 from bringup.diagnostics import fail
 
 
-def load_lora(job: Job, path: str | os.PathLike[str], dtype: str = "") -> Loaded:
+def load_lora(job: Job, path: str | os.PathLike[str]) -> Loaded:
     """The factors of an adapter for the job's parameters, with all findings; headers are read.
 
-    Arrays are of `dtype`, by default each parameter's. Names are those of the job's adapter, whatever format its own
-    checkpoint has. Raises as `open_lora` does, BU118 for an adapter that is a function of headers, BU162 for a GGUF
+    Arrays have the dtype of their parameter. Names are those of the job's adapter, whatever format its own checkpoint
+    has. Raises as `open_lora` does, BU118 for an adapter that is a function of headers, BU162 for a GGUF
     adapter of another family.
     """
     files = open_lora(path)
-    return load(files, lora_base(job, files), dtype)
+    return load(files, lora_base(job, files))
 
 
 def lora_base(job: Job, files: LoraFiles) -> Base:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from bringup.adapters.apply.materialise import materialise
 from bringup.adapters.apply.parallel import Parallel
-from bringup.adapters.apply.rank_plan import check_axes, rank_plan
+from bringup.adapters.apply.rank_plan import Stages, check_axes, rank_plan
 from bringup.adapters.lora.factors import Lora, narrowed, scaled
 from bringup.adapters.lora.files import open_lora
 from bringup.adapters.lora.load import load
@@ -21,7 +21,6 @@ from bringup.arguments import integer, path
 from bringup.compile.bundle import folder as bundles
 from bringup.compile.convert.array_files import array_file
 from bringup.compile.convert.convert import NOTE, SCHEMA, mapping_of, write_json
-from bringup.compile.convert.forms import stages_of
 from bringup.compile.job import Job, as_job
 from bringup.compile.lora.opening import lora_base
 from bringup.compile.lora.values import refuse_wrong_values
@@ -53,7 +52,7 @@ def convert_lora_ranks(
     loaded = load(files, lora_base(job, files), "float32")
     refuse_wrong_values(job, loaded)
     check_axes(job.plan, parallel)
-    stages = stages_of(job)
+    stages = Stages.of(job.graph)
     numbers = range(parallel.size) if rank is None else [integer("rank", rank, minimum=0)]
     plans = [rank_plan(loaded.lora.plan, parallel, number, stages) for number in numbers]
     names = [f"rank{number}.safetensors" for number in numbers]

@@ -1,13 +1,15 @@
-"""Descriptions of copy nests."""
+"""Descriptions of copy nests, and rows of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from bringup.adapters.algebra.computed import Computed
 from bringup.adapters.algebra.copy_nest import Nest
 from bringup.adapters.planning.plan import Entry
 from bringup.spec import DTYPES, FLOATS, TensorInfo
+
+MOST = 6  # rows of a label before a count of the others
 
 
 def how(entry: Entry) -> str:
@@ -76,3 +78,11 @@ def dtypes(entry: Entry) -> Iterator[str]:
 def _widens(old: str, new: str) -> bool:
     """Whether every value of one float type is also one of the other."""
     return DTYPES[old].bits < DTYPES[new].bits or old == new
+
+
+def labelled(label: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The first texts, of which only the first has the label; then the number of the others."""
+    for index, text in enumerate(texts[:MOST]):
+        yield (label if index == 0 else ""), text
+    if len(texts) > MOST:
+        yield "", f"and {len(texts) - MOST} more"

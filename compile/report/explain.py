@@ -7,16 +7,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from bringup.adapters.algebra.computed import Computed
-from bringup.adapters.algebra.expr import Expr, Mv, Scope, Source
+from bringup.adapters.algebra.expr import Expr, Mv, Source
 from bringup.adapters.algebra.pattern import match
+from bringup.adapters.algebra.scope import Scope
 from bringup.adapters.algebra.tensor_names import Names
 from bringup.adapters.apply.parallel import Parallel
-from bringup.adapters.planning.adapter import Tied
 from bringup.adapters.planning.coverage import read_bits, total_bits
 from bringup.adapters.planning.plan import Entry, Plan
+from bringup.adapters.planning.rules import Tied
 from bringup.compile.job import Job
 from bringup.compile.report import byte_ranges
-from bringup.compile.report.describe import copies, dtypes, how
+from bringup.compile.report.describe import copies, dtypes, how, labelled
 from bringup.diagnostics import did_you_mean, fail
 from bringup.graphs.core.axes import show, sizes_of
 from bringup.spec import Site, TensorInfo
@@ -54,15 +55,15 @@ def _parameter(job: Job, name: str, ranks: Mapping[int, Plan]) -> Explanation:
     if entry is None:
         return Explanation(f"parameter {name}", [*rows, *_problems(job, name)])
     rows += [("rule", entry.rule.pattern), *_line("", entry.rule.site)]
-    rows += _limited("reads", [_header(info) for info in dict.fromkeys(entry.tensors)])
+    rows += labelled("reads", [_header(info) for info in dict.fromkeys(entry.tensors)])
     leaves = _leaves(job, entry)
-    rows += _limited("axes", _axes(job, entry, leaves))
+    rows += labelled("axes", _axes(job, entry, leaves))
     rows += [("computed", _computed(source)) for source in entry.sources if isinstance(source, Computed)]
-    rows += _limited("copies", list(copies(entry)))
+    rows += labelled("copies", list(copies(entry)))
     rows += [("dtype", text) for text in dtypes(entry)]
     rows += byte_ranges.of_parameter(name, entry, ranks)
     others = {o: e for o, e in job.plan.entries.items() if o != name and set(entry.tensors) & set(e.tensors)}
-    rows += _limited("also read by", [f"{o} ({how(e)})" for o, e in others.items()] or ["nothing else"])
+    rows += labelled("also read by", [f"{o} ({how(e)})" for o, e in others.items()] or ["nothing else"])
     return Explanation(f"parameter {name}", rows)
 
 
@@ -71,7 +72,7 @@ def _tensor(job: Job, name: str, ranks: Mapping[int, Plan]) -> Explanation:
     rows = [("stored", _header(info).removeprefix(f"{name}  ")), *byte_ranges.of_tensor(info, ranks)]
     readers = {p: e for p, e in plan.entries.items() if any(read.name == name for read in e.tensors)}
     if readers:
-        rows += _limited("read by", [f"{parameter} ({how(entry)})" for parameter, entry in readers.items()])
+        rows += labelled("read by", [f"{parameter} ({how(entry)})" for parameter, entry in readers.items()])
         rows += _line("rule", next(iter(readers.values())).rule.site)
         part = read_bits(plan)[name] / total_bits(info)
         rows.append(("coverage", "whole" if part == 1 else f"{part:.1%} of it"))
@@ -99,13 +100,6 @@ def _line(label: str, site: Site | None) -> Iterator[tuple[str, str]]:
     """A site, and its line of source if that can be read."""
     if site:
         yield label, f"{site}  {linecache.getline(site.file, site.line).strip()}".rstrip()
-
-
-def _limited(label: str, texts: list[str]) -> Iterator[tuple[str, str]]:
-    for index, text in enumerate(texts[:MOST]):
-        yield (label if index == 0 else ""), text
-    if len(texts) > MOST:
-        yield "", f"and {len(texts) - MOST} more"
 
 
 def _problems(job: Job, parameter: str) -> Iterator[tuple[str, str]]:

@@ -12,8 +12,8 @@ from typing import Any
 from bringup.adapters.algebra.expr import Source
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.adapters.dialects.dialect import family_of
-from bringup.adapters.planning.adapter import Tied
 from bringup.adapters.planning.quantization import WORDS, format_of, parts_of, quantization_words
+from bringup.adapters.planning.rules import Tied
 from bringup.compile.adapter_file import adapter_of
 from bringup.diagnostics import BringupError, Diagnostic
 from bringup.graphs.config.fields import Fields

@@ -82,7 +82,7 @@ def _traffic(size: _Size, group: Group) -> tuple[dict[str, int], dict[str, int]]
                 key = view.buffer, view
                 read[key] = max(read.get(key, 0), nbytes)
         for name in node.updates:
-            written[name] = size.rows_written(node, graph.buffers[name])
+            written[name] = size.rows_written(graph.buffers[name])
     return dict(_once(graph, read)), written
 
 
@@ -149,8 +149,8 @@ class _Size:
         """The number of keys that the queries of a sequence attend to: the window of the first, and later tokens."""
         return window + self.graph.buffers["step:tokens"].shape[0] // self.sequences - 1
 
-    def rows_written(self, node: Node, buffer: Buffer) -> int:
-        """The bytes of a cache that a node writes: a row for each token."""
+    def rows_written(self, buffer: Buffer) -> int:
+        """The bytes of a cache that a step writes: a row for each token."""
         tokens = self.graph.buffers["step:tokens"].shape[0]
         return buffer.nbytes // buffer.shape[0] * tokens
 

@@ -57,7 +57,7 @@ def wrong(param: str, message: str) -> Refused:
     return Refused(400, message, param=param, code="invalid_value")
 
 
-def of_request(error: BringupError, param: str | None = None) -> Refused:
+def of_request(error: BringupError, param: str) -> Refused:
     """400, for an error of a tokenizer, a chat template or the batch."""
     finding = error.findings[0]
     return Refused(400, finding.message, param=param, code=CONTEXT if finding.code == "BU016" else finding.code)

@@ -37,7 +37,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGTE
 
 
 def open_served(
-    bundle: str | PathLike[str], executor: str | None, loras: Mapping[str, str], lora_fraction: float | None = None
+    bundle: str | PathLike[str], executor: str | None, loras: Mapping[str, str], lora_fraction: float | None
 ) -> Batch:
     """Opens a bundle with LoRAs by name. They are never evicted from the host's cache; `lora_fraction` limits their
     slots. Raises as `load_batch`, `read_lora` and `Loras.add` do.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,16 +13,15 @@ from typing import TYPE_CHECKING
 
 from bringup.compile.gpu.emulated import EMULATED
 from bringup.compile.targets.schedule import (
-    SCHEDULE,
     SCHEDULE_TARGET,
     ScheduleTarget,
     read_schedule,
     reference_executor,
     schedule_of,
     summary_of,
+    write_schedule,
 )
 from bringup.compile.targets.target import Estimate, Options
-from bringup.system.atomic import write_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,7 +73,6 @@ class GpuTarget(ScheduleTarget):
         """A dump is that of `schedule`, with each function after the splits too."""
         from bringup.compile.gpu.kernel_plan import planned, write_plan
         from bringup.compile.gpu.sampling import sampling_of
-        from bringup.compile.schedule.codec import schedule_to_json
 
         schedule, calls = self._launches(program, options, dump_dir)
         sampling = sampling_of(schedule, program.interface, self.architecture)
@@ -84,7 +81,7 @@ class GpuTarget(ScheduleTarget):
 
         def finish() -> str:
             compiled = work.result()
-            write_file(folder / SCHEDULE, json.dumps(schedule_to_json(schedule)).encode())
+            write_schedule(schedule, folder)
             plan = planned(self.architecture, calls, compiled, sampling)
             write_plan(plan, compiled, folder)
             return f"{len(compiled)} kernels; {summary_of(schedule)}"

@@ -149,7 +149,7 @@ class IreeCpu(Target):
         from iree import runtime  # pyright: ignore[reportMissingTypeStubs]
 
         try:
-            runtime.get_device(name)  # pyright: ignore[reportUnknownMemberType]
+            runtime.get_device(name)
         except (ValueError, RuntimeError) as error:  # not a driver's name; a driver without its library
             known = ", ".join(self.devices())
             raise fail("BU018", f"unknown executor `{name}`: {error}", help=f"for a CPU, IREE has {known}") from error

@@ -19,7 +19,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from bringup.compile.program.program import Call, Entry, Function, Interface, Program, TensorSpec, bound
+from bringup.compile.program.program import Call, Entry, Function, Interface, TensorSpec, bound
 from bringup.graphs.core.step import step_shapes
 
 if TYPE_CHECKING:
@@ -77,11 +77,11 @@ def prepare() -> None:
     """Imports torch-mlir, and reads its table of decompositions."""
     for module in ("torch_mlir.dialects.torch", "torch_mlir.extras.fx_importer"):
         import_module(module)
-    _decompositions(keep_attention=False)
+    _decompositions()
 
 
-def stage_text(function: Function, exported: ExportedProgram, *, keep_attention: bool = False) -> StageText:
-    """One traced stage as a private function; see `to_mlir`."""
+def stage_text(function: Function, exported: ExportedProgram) -> StageText:
+    """One traced stage as a private function; `module_text` puts stages together."""
     from torch_mlir import ir
     from torch_mlir.dialects import torch as torch_dialect
     from torch_mlir.extras.fx_importer import FxImporter
@@ -91,7 +91,7 @@ def stage_text(function: Function, exported: ExportedProgram, *, keep_attention:
     context = ir.Context()
     torch_dialect.register_dialect(context)
     importer = FxImporter(context=context)
-    pure = functional(exported, _decompositions(keep_attention=keep_attention))
+    pure = functional(exported, _decompositions())
     op = importer.import_program(pure, func_name=function.name, func_visibility="private")  # pyright: ignore[reportArgumentType]
     text = str(importer.module_op).removeprefix("module {\n").rstrip().removesuffix("}")
     first = len(function.weights)
@@ -101,16 +101,13 @@ def stage_text(function: Function, exported: ExportedProgram, *, keep_attention:
 
 
 @cache
-def _decompositions(*, keep_attention: bool) -> Decompositions:
+def _decompositions() -> Decompositions:
     """Operations that torch-mlir has no lowering for are decomposed."""
     from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 
     from bringup.compile.program.functional import Decompositions
 
-    table = get_decomposition_table()
-    if keep_attention:
-        table = {op: rule for op, rule in table.items() if "scaled_dot_product" not in str(op)}
-    return Decompositions(table)
+    return Decompositions(get_decomposition_table())
 
 
 class _EntryText:
@@ -182,16 +179,6 @@ class _EntryText:
         yield from self.lines
         yield f"    return {', '.join(value for value, _ in results)} : {kinds}"
         yield "  }"
-
-
-def to_mlir(program: Program, *, keep_attention: bool = False) -> str:
-    """The module's text.
-
-    `keep_attention` does not decompose scaled_dot_product_attention: faster on CUDA and ROCm, slower on a CPU.
-    """
-    functions = program.interface.functions
-    stages = {f.name: stage_text(f, program.exported[f.name], keep_attention=keep_attention) for f in functions}
-    return module_text(program.interface, stages)
 
 
 def module_text(interface: Interface, stages: Mapping[str, StageText]) -> str:

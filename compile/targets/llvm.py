@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -16,18 +15,18 @@ from bringup.compile.cache.processor import processor
 from bringup.compile.cache.text_digests import digest
 from bringup.compile.targets.schedule import (
     OPAQUE,
-    SCHEDULE,
     SCHEDULE_TARGET,
     ScheduleTarget,
     read_schedule,
     reference_executor,
     schedule_of,
     summary_of,
+    write_schedule,
 )
 from bringup.compile.targets.target import TRACING, Estimate, Option, Options
 from bringup.diagnostics import fail
 from bringup.graphs.ops.latent_attention import absorbed
-from bringup.system.atomic import write_file
+from bringup.system.processors import processors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,7 +89,6 @@ class LlvmTarget(ScheduleTarget):
     ) -> Generator[Callable[[], str]]:
         """A dump is that of `schedule`, with each function after the splits too."""
         from bringup.compile.llvm.files import write_objects
-        from bringup.compile.schedule.codec import schedule_to_json
 
         machine = _machine(options)
         schedule, calls = _launches(program, machine, dump_dir)
@@ -99,7 +97,7 @@ class LlvmTarget(ScheduleTarget):
 
         def finish() -> str:
             objects, count = work.result()
-            write_file(folder / SCHEDULE, json.dumps(schedule_to_json(schedule)).encode())
+            write_schedule(schedule, folder)
             write_objects(folder, machine, objects)
             cached = "" if count else ", from the cache"
             return f"{sum(map(len, objects)) / 1e3:,.0f} kB of kernels{cached}; {summary_of(schedule)}"
@@ -119,7 +117,6 @@ class LlvmTarget(ScheduleTarget):
         from bringup.compile.llvm.files import read_description
         from bringup.compile.llvm.ir.machine import host
         from bringup.compile.llvm.module import Loaded
-        from bringup.compile.llvm.pool import processors
 
         written = read_description(folder)
         machine = written.machine if written.fit(host()) else host()

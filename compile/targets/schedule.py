@@ -109,12 +109,10 @@ class ScheduleTarget(Target):
         self, program: EncodedProgram, folder: Path, options: Options, store: ModuleStore, dump_dir: Path | None
     ) -> Generator[Callable[[], str]]:
         """A dump has each function before the first pass and after each, as `2-schedule.FUNCTION.NN-PASS.txt`."""
-        from bringup.compile.schedule.codec import schedule_to_json
-
         schedule = schedule_of(program, options, dump_dir)
 
         def finish() -> str:
-            write_file(folder / SCHEDULE, json.dumps(schedule_to_json(schedule)).encode())
+            write_schedule(schedule, folder)
             return summary_of(schedule)
 
         yield finish
@@ -134,6 +132,13 @@ class ScheduleTarget(Target):
 
 
 SCHEDULE_TARGET = ScheduleTarget()
+
+
+def write_schedule(schedule: Schedule, folder: Path) -> None:
+    """Writes the file that `read_schedule` reads."""
+    from bringup.compile.schedule.codec import schedule_to_json
+
+    write_file(folder / SCHEDULE, json.dumps(schedule_to_json(schedule)).encode())
 
 
 def read_schedule(folder: Path, interface: Interface) -> Schedule:

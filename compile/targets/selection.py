@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bringup.adapters.apply.fuse import lay_out
-from bringup.arguments import mapping
+from bringup.arguments import invalid_value, mapping
 from bringup.compile.cache.engine_files import tools
 from bringup.compile.cache.source_digest import digests
 from bringup.compile.cache.store import Inputs, Store
@@ -21,11 +21,13 @@ from bringup.compile.targets.requirements import check_installed
 from bringup.compile.targets.target import Estimate, Option, Options, Target
 from bringup.diagnostics import BringupError, did_you_mean, fail
 from bringup.graphs.ops.lowering import OpLowering
-from bringup.shown import shown
+from bringup.grouping import first_few
 
 if TYPE_CHECKING:
     from bringup.graphs.core.graph import Graph
     from bringup.spec import TensorInfo
+
+MOST = 20  # values of an option that a message lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,14 +93,14 @@ class Selection:
         if chosen is not None and chosen != graph.dtype and chosen not in known:
             message = f"target `{self.name}` does not support `{chosen}` as the dtype of caches"
             others = _supporting(lambda target: chosen in target.cache_dtypes)
-            raise fail("BU024", message, help=f"it supports {_listed(known)}{others}")
+            raise fail("BU024", message, help=f"it supports {first_few(known, MOST)}{others}")
 
     def check_activations(self, graph: Graph) -> None:
         """Raises BU024 for activations that the target's products with packed weights do not support."""
         chosen, known = graph.options.activations, self.target.activations
         if chosen is not None and chosen not in known:
             message = f"target `{self.name}` does not support `{chosen}` as activations of packed weights"
-            help = f"it supports {_listed(known)}" if known else "leave --activations out"
+            help = f"it supports {first_few(known, MOST)}" if known else "leave --activations out"
             others = ", ".join(f"`{target.name}`" for target in BUILT_IN if chosen in target.activations)
             raise fail("BU024", message, help=f"{help}; {others} support {chosen}")
 
@@ -174,7 +176,8 @@ def _value(name: str, option: Option, value: object) -> str:
     if known := option.known():
         if text not in known:
             others = _supporting(lambda each: name in each.options and text in each.options[name].known())
-            raise _refused(name, value, f"{did_you_mean(text, known)} valid values: {_listed(known)}{others}".lstrip())
+            valid = f"valid values: {first_few(known, MOST)}{others}"
+            raise _refused(name, value, f"{did_you_mean(text, known)} {valid}".lstrip())
         return text
     if option.kind == "integer":
         try:
@@ -190,10 +193,4 @@ def _supporting(has: Callable[[Target], bool]) -> str:
 
 
 def _refused(name: str, value: object, help: str) -> BringupError:
-    text = f"`{value}`" if isinstance(value, str) and len(value) <= 80 else shown(value)
-    return fail("BU024", f"invalid value {text} for the target option `{name}`", help=help)
-
-
-def _listed(known: Sequence[str], limit: int = 20) -> str:
-    more = f" and {len(known) - limit} more" if len(known) > limit else ""
-    return ", ".join(known[:limit]) + more
+    return invalid_value(f"the target option `{name}`", value, help)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from bringup.graphs.config.fields import Fields
+from bringup.grouping import first_few
 from bringup.shown import short, shown
 
 if TYPE_CHECKING:
@@ -105,9 +106,8 @@ class RopeConfig:
         if rope.kind != "llama3" and "original_max_position_embeddings" not in {*raw, *fields.raw}:
             rope = replace(rope, context_factor=rope.factor)  # no original context stated: the config's
         if unknown := [key for key in raw if key not in inner.read]:
-            message = ", ".join(f"`{short(key)}` = {shown(raw[key])}" for key in unknown[:5])
-            more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
-            inner.error("BU120", f"rope of type `{kind}` has no setting {message}{more}", unknown[0])
+            settings = first_few((f"`{short(key)}` = {shown(raw[key])}" for key in unknown), 5)
+            inner.error("BU120", f"rope of type `{kind}` has no setting {settings}", unknown[0])
         fields.findings += (replace(finding, stops="") for finding in inner.findings)  # rope has no parameters
         return rope
 

@@ -71,6 +71,7 @@ class Graph(Module):
         return {}
 
     def prologue(self, step: Step) -> tuple[Tensor, ...]:
+        """The carried values of the first layer: hidden states [N, m] of the step's tokens, then those of the graph."""
         raise NotImplementedError
 
     def hidden_state(self, *carried: Any, **_: Any) -> Tensor:

@@ -13,7 +13,7 @@ from bringup.graphs.ops.rotary import rope
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bringup.graphs.core.graph import Step
+    from bringup.graphs.core.step import Step
 
 
 class GroupedAttention(Module):

@@ -22,7 +22,7 @@ from bringup.graphs.ops.rotary import rope
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bringup.graphs.core.graph import Step
+    from bringup.graphs.core.step import Step
     from bringup.graphs.layers.sparse_indexer import Indexer
 
 EPS = 1e-6  # of the norms of latents, whatever `rms_norm_eps` is (transformers' DeepseekV3Attention)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from bringup.graphs.core.graph import Step
+    from bringup.graphs.core.step import Step
 
 
 class Rope(Module):

@@ -18,7 +18,7 @@ from bringup.graphs.ops.topk_keys import index_scores, top_keys
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bringup.graphs.core.graph import Step
+    from bringup.graphs.core.step import Step
 
 
 class Indexer(Module):

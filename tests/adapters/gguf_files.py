@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import gguf
-import pytest
-
-from bringup.diagnostics import BringupError
-
-
-def raises(code: str, match: str = "") -> Any:
-    def looks(error: BringupError) -> bool:
-        (finding,) = error.findings
-        return finding.code == code and bool(finding.help) and bool(re.search(match, finding.message + finding.help))
-
-    return pytest.raises(BringupError, check=looks)
 
 
 def write(path: Path, fill: Callable[[gguf.GGUFWriter], None]) -> Path:

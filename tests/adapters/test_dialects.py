@@ -30,7 +30,8 @@ from bringup.compile.check.checker import check_job
 from bringup.compile.job import open_job
 from bringup.graphs.registry import FAMILIES
 from tests.adapters import gguf_families, llama_cpp
-from tests.adapters.gguf_files import hyperparameters, raises
+from tests.adapters.gguf_files import hyperparameters
+from tests.adapters.written import raises
 from tests.models import parity, test_exaone, test_qwen
 
 ARCH = gguf.MODEL_ARCH

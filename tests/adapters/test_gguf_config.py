@@ -17,7 +17,8 @@ from bringup.diagnostics import BringupError
 from bringup.graphs.gemma3 import Gemma3Config
 from bringup.graphs.llama import LlamaConfig
 from bringup.graphs.registry import FAMILIES
-from tests.adapters.gguf_files import hyperparameters, raises, write
+from tests.adapters.gguf_files import hyperparameters, write
+from tests.adapters.written import raises
 
 
 def config_of(tmp_path: Path, fill: Callable[[gguf.GGUFWriter], None]) -> dict[str, Any]:

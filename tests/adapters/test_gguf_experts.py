@@ -10,7 +10,7 @@ import pytest
 
 from bringup.adapters.sources.open_checkpoint import open_checkpoint
 from tests.adapters import gguf_families, llama_cpp, test_dialects
-from tests.adapters.gguf_files import raises
+from tests.adapters.written import raises
 
 SIZES = ("expert_count", "expert_feed_forward_length", "expert_shared_feed_forward_length")
 Written = Callable[..., tuple[Path, Path]]

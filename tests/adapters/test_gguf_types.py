@@ -20,7 +20,8 @@ from bringup.compile.runtime.session import load
 from bringup.graphs.core.axes import Axis
 from bringup.spec import DTYPES, TensorInfo
 from tests.adapters.blocks import MEANING, Kind, random_blocks
-from tests.adapters.gguf_files import file_of, raises, tensor
+from tests.adapters.gguf_files import file_of, tensor
+from tests.adapters.written import raises
 
 BLOCKS = {Kind(number): name for number, name in TYPES.items() if DTYPES[name].block}
 IDS = [kind.name for kind in BLOCKS]

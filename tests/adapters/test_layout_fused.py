@@ -13,6 +13,7 @@ from bringup.adapters.llama import adapter
 from bringup.adapters.planning.expected_headers import published
 from bringup.adapters.planning.plan import Plan, make_plan
 from bringup.adapters.sources.dummy import dummy_checkpoint
+from bringup.diagnostics import BringupError
 from bringup.graphs.llama import Llama, LlamaConfig
 
 RAW = {
@@ -62,7 +63,7 @@ def test_slice_of_fused_is_fused_of_slices(plan_and_checkpoint, rank):
     def arrays(plan: Plan) -> dict[str, np.ndarray]:
         return materialise(plan, checkpoint)
 
-    with pytest.raises(Exception, match="vocab"):  # 11 rows do not divide
+    with pytest.raises(BringupError, match=r"BU130.*vocab"):  # 11 rows do not divide
         slice_plan(plan, axes, rank, 2)
     one = arrays(slice_plan(lay_out(plan, fused()), axes[:3], rank, 2))
     other = arrays(lay_out(slice_plan(plan, axes[:3], rank, 2), fused()))

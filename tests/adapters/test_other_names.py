@@ -9,8 +9,9 @@ from bringup.adapters.algebra.expr import S
 from bringup.adapters.algebra.per_layer import where
 from bringup.adapters.apply.materialise import check_ties, materialise
 from bringup.adapters.checkpoints.memory import dict_checkpoint
-from bringup.adapters.planning.adapter import Adapter, Tied, either, tied
+from bringup.adapters.planning.adapter import Adapter, either, tied
 from bringup.adapters.planning.plan import Plan, make_plan
+from bringup.adapters.planning.rules import Tied
 from bringup.graphs.core.axes import parse
 from bringup.graphs.core.signature import Declared, Signature
 

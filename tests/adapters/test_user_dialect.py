@@ -13,7 +13,7 @@ from transformers import Qwen3Config
 from bringup.compile.job import open_job
 from bringup.diagnostics import BringupError
 from tests.adapters import llama_cpp
-from tests.adapters.gguf_files import raises
+from tests.adapters.written import raises
 from tests.models import parity
 
 FAMILY = '''

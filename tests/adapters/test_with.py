@@ -13,6 +13,7 @@ from bringup.adapters.algebra.words import Words
 from bringup.adapters.llama import adapter as llama
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.sources.dummy import dummy_checkpoint
+from bringup.diagnostics import BringupError
 from bringup.graphs.core.signature import Signature
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.llama import Llama, LlamaConfig
@@ -280,7 +281,7 @@ def test_a_function_that_gives_something_else_is_an_error() -> None:
     for number in range(2):
         parts = [stored.pop(f"layers.{number}.mlp.{x}_proj.weight") for x in ("gate", "up")]
         stored[f"layers.{number}.mlp.both"] = np.concatenate(parts)
-    with pytest.raises(Exception, match=r"BU116.*its rule declares"):
+    with pytest.raises(BringupError, match=r"BU116.*its rule declares"):
         planned(llama(CONFIG).with_(before=[wrong]), stored)
 
 

@@ -15,8 +15,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bringup.cli.parameters.outputs import FORMATS, Output, outputs_of
+from bringup.cli.parameters.outputs import Output, outputs_of
 from bringup.diagnostics import BringupError
+from bringup.render.formats.by_name import FORMATS
 from tests import PATIENCE
 from tests.cli.conftest import Bringup
 

@@ -10,7 +10,7 @@ import pytest
 from bringup.compile.bundle.contents import tokenizer_of
 from bringup.compile.job import open_job
 from bringup.compile.text.tokenizer import load_tokenizer
-from tests.adapters.gguf_files import raises
+from tests.adapters.written import raises
 from tests.cli.conftest import Bringup
 from tests.cli.headers import write_gguf
 from tests.compile.tokenizer_files import write_tokenizer

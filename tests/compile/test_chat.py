@@ -14,7 +14,7 @@ import transformers
 
 from bringup.compile.text.chat import Chat
 from bringup.compile.text.tokenizer import load_tokenizer
-from tests.adapters.gguf_files import raises
+from tests.adapters.written import raises
 from tests.compile.bpe import to_gguf, trained
 from tests.compile.templates import CHATML, TEMPLATES
 

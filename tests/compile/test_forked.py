@@ -17,7 +17,7 @@ from tests import PATIENCE
 
 @pytest.fixture(autouse=True)
 def three_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_processors", lambda: 3)
+    monkeypatch.setattr(module, "processors", lambda: 3)
     monkeypatch.setattr(module, "_fork_is_safe", lambda: True)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import bringup
+from bringup.compile.bundle.bundle_job import job_of_bundle
 from bringup.compile.bundle.bundle_key import CacheKeys
 from bringup.compile.bundle.folder import read_manifest
 from bringup.compile.job import Job
@@ -14,7 +15,6 @@ from bringup.compile.program.assemble import Stage
 from bringup.compile.program.export_options import layout_of
 from bringup.compile.program.stage_key import stage_inputs
 from bringup.compile.targets.selection import select
-from bringup.compile.verify.command import job_of_bundle
 from bringup.diagnostics import BringupError
 from bringup.graphs import GraphOptions, KVCache, Module, State, current_options, graph_options
 from bringup.graphs.layers.mla import LatentAttention

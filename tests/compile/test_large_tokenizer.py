@@ -11,7 +11,7 @@ from bringup.compile.bundle.folder import TOKENIZER
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import build
 from bringup.compile.text.tokenizer import MOST_MEGABYTES, MOST_SECONDS, _limits, load_tokenizer
-from tests.adapters.gguf_files import raises
+from tests.adapters.written import raises
 from tests.compile.large_vocab import SIZE, large_gguf
 
 SMALL = {

@@ -29,7 +29,7 @@ from bringup.compile.program.trace_cached import EncodedProgram
 from bringup.compile.targets.iree_compiler import IreeOptions, LoweringError, compile_mlir
 from bringup.compile.targets.iree_executor import IreeExecutor
 from bringup.compile.targets.iree_memory import export_memory, free_released
-from bringup.compile.targets.iree_mlir import to_mlir
+from bringup.compile.targets.iree_mlir import module_text, stage_text
 from bringup.compile.targets.llvm import LLVM
 from bringup.compile.targets.module_store import ModuleStore
 from bringup.compile.targets.torch_executor import TorchExecutor, encode, load_functions
@@ -81,6 +81,11 @@ def build(model: str, dtype: torch.dtype, all_logits: bool) -> Built:
     module = seeded(make, dtype)
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return Built(module, program, {name: to_numpy(t) for name, t in tensors.items() if name not in states}, dtype)
+
+
+def to_mlir(program: Program) -> str:
+    interface = program.interface
+    return module_text(interface, {f.name: stage_text(f, program.exported[f.name]) for f in interface.functions})
 
 
 @cache

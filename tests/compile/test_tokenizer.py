@@ -13,7 +13,7 @@ from tokenizers import decoders, models
 
 from bringup.compile.text.chat import Chat
 from bringup.compile.text.tokenizer import Tokenizer, load_tokenizer, to_folder
-from tests.adapters.gguf_files import raises
+from tests.adapters.written import raises
 from tests.compile.bpe import trained
 from tests.compile.tokenizer_files import TEXTS
 

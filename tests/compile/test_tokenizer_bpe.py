@@ -11,7 +11,7 @@ import pytest
 from bringup.adapters.sources.open_checkpoint import open_checkpoint
 from bringup.compile.text.gguf_pre import PRE as KNOWN
 from bringup.compile.text.tokenizer import load_tokenizer, to_folder
-from tests.adapters.gguf_files import raises
+from tests.adapters.written import raises
 from tests.compile.bpe import PRE, to_gguf, trained
 from tests.compile.tokenizer_files import TEXTS
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bringup.compile.text.tokenizer import Tokenizer, load_tokenizer
-from tests.adapters.gguf_files import raises
+from tests.adapters.written import raises
 from tests.compile.tokenizer_files import TEXTS, charsmap, pieces, pieces_gguf
 
 BOS, EOS = 1, 2

@@ -14,10 +14,11 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from bringup.compile.parity.activations import fitted
+from bringup.compile.parity.activations import fitted, load_activations, save_activations
 from bringup.compile.parity.parity import Parity
+from bringup.compile.parity.reference import record
 from bringup.compile.runtime.session import Session
-from bringup.compile.verify.command import load_activations, parity_of, record, save_activations, verify
+from bringup.compile.verify.command import parity_of, verify
 from bringup.diagnostics import BringupError
 from tests.compile.planted import CONFIG, compiled, job, saved
 

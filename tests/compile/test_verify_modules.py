@@ -15,6 +15,7 @@ from bringup.compile.parity.feeds import ring_rows
 from bringup.compile.parity.parity import Parity
 from bringup.compile.verify.command import _context, parity_of, verify
 from bringup.compile.verify.evidence import GRAPH
+from bringup.diagnostics import BringupError
 from bringup.graphs.ops import attention
 from tests.compile.planted import CONFIG, compiled, job, saved
 
@@ -164,7 +165,7 @@ def test_a_tensor_changed_in_a_bundle(checkpoint: Path, name: str, cache: Store,
     tensors[name] = tensors[name] * 1.5
     save_file(tensors, file)
     manifest = json.loads((out / "manifest.json").read_text())
-    with pytest.raises(Exception, match="BU608"):  # it is not what was compiled
+    with pytest.raises(BringupError, match="BU608"):  # it is not what was compiled
         verify(str(out))
     manifest["files"]["weights.safetensors"] = sha256(file.read_bytes()).hexdigest()
     (out / "manifest.json").write_text(json.dumps(manifest))

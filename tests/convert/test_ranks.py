@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 import bringup
 from bringup.adapters.apply.parallel import Parallel
-from bringup.adapters.apply.rank_plan import rank_plan
-from bringup.compile.convert.forms import stages_of
+from bringup.adapters.apply.rank_plan import Stages, rank_plan
 from bringup.diagnostics import BringupError
 from tests.convert import by_hand, models
 from tests.convert.by_hand import Arrays
@@ -189,5 +188,5 @@ def test_numbers_of_ranks() -> None:
 def test_one_rank_is_the_plan_itself() -> None:
     """Nothing is cut, and nothing is worked out for parameters that stay as they are."""
     job = models.job(*models.llama())
-    assert rank_plan(job.plan, Parallel(), 0, stages_of(job)) is job.plan
-    assert rank_plan(job.plan, Parallel(vocab_multiple=64), 0, stages_of(job)) is not job.plan
+    assert rank_plan(job.plan, Parallel(), 0, Stages.of(job.graph)) is job.plan
+    assert rank_plan(job.plan, Parallel(vocab_multiple=64), 0, Stages.of(job.graph)) is not job.plan

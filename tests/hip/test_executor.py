@@ -17,6 +17,7 @@ from bringup.compile.runtime.session import Session, load
 from bringup.diagnostics import BringupError
 from tests.hip.conftest import BUNDLES, FEATURES, Started
 from tests.hip.double import HipDouble
+from tests.schedule.models import greedy
 
 PROMPTS = ([1, 2, 3], list(range(14, 34)))
 NEW = 6
@@ -24,11 +25,7 @@ NEW = 6
 
 def tokens_of(session: Session) -> list[list[int]]:
     """Of each prompt, greedy."""
-    found: list[list[int]] = []
-    for prompt in PROMPTS:
-        session.reset()
-        found.append(list(session.generate(prompt, max_new_tokens=NEW)))
-    return found
+    return greedy(session, PROMPTS, NEW)
 
 
 @pytest.fixture(params=BUNDLES)

@@ -12,7 +12,8 @@ import pytest
 
 from bringup.adapters.checkpoints.gguf_tensors import read_gguf
 from bringup.adapters.sources.open_checkpoint import open_checkpoint
-from tests.adapters.gguf_files import file_of, hyperparameters, pair, raises, tensor, text, write
+from tests.adapters.gguf_files import file_of, hyperparameters, pair, tensor, text, write
+from tests.adapters.written import raises
 
 
 def zeros(kind: int, count: int, nbytes: int) -> bytes:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from bringup.compile.text.tokenizer import load_tokenizer
-from tests.adapters.gguf_files import file_of, pair, raises, text
+from tests.adapters.gguf_files import file_of, pair, text
+from tests.adapters.written import raises
 from tests.compile.tokenizer_files import write_tokenizer
 
 BPE = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}

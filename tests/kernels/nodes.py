@@ -11,7 +11,21 @@ from bringup.compile.cache.store import default_store
 from bringup.compile.kernels.aot import compile_kernels
 from bringup.compile.kernels.select.registry import calls_of
 from bringup.compile.schedule.graph.op_graph import Buffer, Group, Node, OpGraph, whole
+from bringup.graphs.core.step import FIELDS
 from tests.kernels.emulated import Emulated
+
+
+def step_of(lengths: list[int], new: list[int], padding: int, blocks: int) -> dict[str, np.ndarray]:
+    """The fields of a step with `new` tokens of sequences of these lengths, whose blocks are in a random order."""
+    table = np.random.default_rng(5).permutation(len(lengths) * blocks).reshape(len(lengths), blocks)
+    positions = [np.arange(length - count, length) for length, count in zip(lengths, new, strict=True)]
+    tokens = sum(new) + padding
+    step = {
+        **{"tokens": np.zeros(tokens), "slots": np.zeros(tokens), "starts": np.cumsum([0, *new]), "block_table": table},
+        **{"positions": np.concatenate([*positions, np.zeros(padding)]), "rows": np.arange(len(lengths))},
+        **{"lengths": np.array(lengths), "totals": np.array(lengths)},
+    }
+    return {f"step_{name}": step[name].astype(np.int64) for name in FIELDS}
 
 
 def node_graph(op: str, arrays: Mapping[str, np.ndarray], settings: Mapping[str, Any]) -> OpGraph:

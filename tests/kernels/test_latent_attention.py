@@ -5,26 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bringup.graphs.core.step import BLOCK, FIELDS
+from bringup.graphs.core.step import BLOCK
 from tests.kernels.attention import DTYPES
 from tests.kernels.emulated import relative
-from tests.kernels.nodes import node_graph, result
+from tests.kernels.nodes import node_graph, result, step_of
 
 HEADS, N_, P, C, V_ = 3, 20, 8, 40, 24  # heads; channels of a key, of the part that rotates, of the latent, of a value
 # Queries by matrices, shares and mixed latents are rounded to the dtype, and the result is.
 TOLERANCES = {"float32": 2e-6, "bfloat16": 8e-3, "float16": 1e-3}
-
-
-def step_of(lengths: list[int], new: list[int], padding: int, blocks: int) -> dict[str, np.ndarray]:
-    table = np.random.default_rng(5).permutation(len(lengths) * blocks).reshape(len(lengths), blocks)
-    positions = [np.arange(length - count, length) for length, count in zip(lengths, new, strict=True)]
-    tokens = sum(new) + padding
-    step = {
-        **{"tokens": np.zeros(tokens), "slots": np.zeros(tokens), "starts": np.cumsum([0, *new]), "block_table": table},
-        **{"positions": np.concatenate([*positions, np.zeros(padding)]), "rows": np.arange(len(lengths))},
-        **{"lengths": np.array(lengths), "totals": np.array(lengths)},
-    }
-    return {f"step_{name}": step[name].astype(np.int64) for name in FIELDS}
 
 
 DECODE, CHOSEN, PREFILL = ([70, 130], [1, 1], 0, False), ([200], [1], 0, True), ([70, 20], [33, 20], 4, True)

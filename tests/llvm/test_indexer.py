@@ -5,24 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bringup.graphs.core.step import BLOCK, FIELDS
+from bringup.graphs.core.step import BLOCK
 from tests.kernels.emulated import relative
-from tests.kernels.nodes import node_graph
+from tests.kernels.nodes import node_graph, step_of
 from tests.llvm.native import run
 
 COUNTS = {"decode": ([70, 100], [1, 1], 0), "prefill": ([70, 100, 9], [3, 30, 9], 2)}
-
-
-def step_of(lengths: list[int], new: list[int], padding: int, blocks: int) -> dict[str, np.ndarray]:
-    table = np.random.default_rng(5).permutation(len(lengths) * blocks).reshape(len(lengths), blocks)
-    positions = [np.arange(length - count, length) for length, count in zip(lengths, new, strict=True)]
-    tokens = sum(new) + padding
-    step = {
-        **{"tokens": np.zeros(tokens), "slots": np.zeros(tokens), "starts": np.cumsum([0, *new]), "block_table": table},
-        **{"positions": np.concatenate([*positions, np.zeros(padding)]), "rows": np.arange(len(lengths))},
-        **{"lengths": np.array(lengths), "totals": np.array(lengths)},
-    }
-    return {f"step_{name}": step[name].astype(np.int64) for name in FIELDS}
 
 
 @pytest.mark.parametrize("contiguous", [False, True])

@@ -47,7 +47,7 @@ def test_a_rank_holds_its_part_of_the_change(name, tmp_path):
     loaded = load_lora(job, written.lora)
     assert loaded.findings == []
     lora, checkpoint = loaded.lora, loaded.files.checkpoint
-    stages = Stages(job.graph.layer_path, len(job.graph.layers))
+    stages = Stages.of(job.graph)
     signature = job.graph.signature()
     whole = {site: delta(factors, lora.arrays(checkpoint)) for site, factors in lora.sites.items()}
     changes = {name: whole.get(name, np.zeros([a.size for a in d.axes], np.float32)) for name, d in signature.items()}
@@ -72,7 +72,7 @@ def test_columns_divide_b_and_rows_divide_a(tmp_path):
     loaded = load_lora(job, written.lora)
     arrays = loaded.lora.arrays(loaded.files.checkpoint)
     up, down = ("model.layers.0.mlp.up_proj.weight.lora_", "model.layers.0.mlp.down_proj.weight.lora_")
-    stages = Stages(job.graph.layer_path, len(job.graph.layers))
+    stages = Stages.of(job.graph)
     for number in range(2):
         part = materialise(rank_plan(loaded.lora.plan, Parallel(tp=2), number, stages), loaded.files.checkpoint)
         f = slice(number * 24, number * 24 + 24)

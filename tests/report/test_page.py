@@ -106,6 +106,18 @@ def test_figures_are_those_of_the_checkpoint(compiled: Record, text: str):
     assert f"cache for {positions} tokens" in said
 
 
+def test_the_cache_of_the_longest_context_is_that_of_every_position(compiled: Record, text: str):
+    positions = SMALL["positions"]
+    each = 2 * 4 * SMALL["hidden"] * SMALL["layers"]
+    shorter = words(page(replace(compiled, context=positions // 2)))
+    longest = f"for all {positions} positions of the model"
+    assert (
+        f"{size(each * (positions // 2))} for the {positions // 2} tokens chosen, {size(each * positions)} {longest}"
+        in shorter
+    )
+    assert longest not in words(text), "the context is the longest"
+
+
 def test_findings_stand_first_with_their_lines(compiled: Record, small: Job):
     said = words(page(compiled))
     assert "warning BU134" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from transformers import GPT2Config, GptOssConfig, LlamaConfig, PreTrainedConfig
 
 from bringup.compile.job import Job, open_job
 from bringup.compile.pipeline import build
+from bringup.compile.runtime.session import Session
 from bringup.compile.schedule.codec import schedule_from_json
 from bringup.compile.schedule.schedule import Schedule
 from tests.models import parity
@@ -29,6 +31,15 @@ CONFIGS: dict[str, PreTrainedConfig] = {
 def job_of(name: str, folder: Path) -> Job:
     """A random model of a config."""
     return open_job(checkpoint=str(parity.save_checkpoint(CONFIGS[name], folder / "checkpoint")))
+
+
+def greedy(session: Session, prompts: Iterable[list[int]], new: int) -> list[list[int]]:
+    """`new` greedy tokens after each prompt, each of a sequence of its own."""
+    found: list[list[int]] = []
+    for prompt in prompts:
+        session.reset()
+        found.append(list(session.generate(prompt, max_new_tokens=new)))
+    return found
 
 
 def scheduled(job: Job, out: Path, **settings: Any) -> Path:

@@ -27,7 +27,7 @@ from bringup.compile.targets.registry import find
 from bringup.diagnostics import BringupError
 from tests.cuda.machine import has_gpu
 from tests.models import parity
-from tests.schedule.models import COMMON, CONFIGS, CONTEXT, PREFILL, VOCAB, job_of
+from tests.schedule.models import COMMON, CONFIGS, CONTEXT, PREFILL, VOCAB, greedy, job_of
 
 PROMPTS = ([13], list(range(14, 34)))
 NEW = 4
@@ -61,11 +61,7 @@ CASES = [
 
 
 def tokens_of(session: Session) -> list[list[int]]:
-    found: list[list[int]] = []
-    for prompt in PROMPTS:
-        session.reset()
-        found.append(list(session.generate(prompt, max_new_tokens=NEW)))
-    return found
+    return greedy(session, PROMPTS, NEW)
 
 
 def test_the_emulator_gives_the_tokens_of_torch(gpu_bundle, tmp_path) -> None:

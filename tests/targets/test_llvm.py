@@ -22,7 +22,7 @@ from bringup.compile.targets.llvm import LLVM
 from bringup.diagnostics import BringupError
 from bringup.graphs.ops.lowering import OpLowering, using
 from tests.models import family, parity
-from tests.schedule.models import CONFIGS, CONTEXT, PREFILL, job_of
+from tests.schedule.models import CONFIGS, CONTEXT, PREFILL, greedy, job_of
 from tests.schedule.test_families import AS_LLAMA, BATCH, FIRST, PROMPT, STEPS, eager, four
 
 # Largest |difference| over largest |logit| in float32: sums in another order. Random weights amplify it: deepseek_v2's
@@ -39,11 +39,7 @@ SETTINGS = {"max_seq_len": CONTEXT, "buckets": (PREFILL,)}
 
 
 def tokens_of(session: Session) -> list[list[int]]:
-    found: list[list[int]] = []
-    for prompt in PROMPTS:
-        session.reset()
-        found.append(list(session.generate(prompt, max_new_tokens=NEW)))
-    return found
+    return greedy(session, PROMPTS, NEW)
 
 
 @pytest.fixture(scope="module")

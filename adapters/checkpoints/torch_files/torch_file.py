@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from bringup.adapters.checkpoints.files import opened, refuse_lfs_pointer, some
+from bringup.adapters.checkpoints.files import opened, refuse_lfs_pointer
 from bringup.adapters.checkpoints.stored import Stored, extent, is_row_major
 from bringup.adapters.checkpoints.torch_files.objects import DTYPE_NAMES, NAMES, Storage, Tensor, storage_of
 from bringup.adapters.checkpoints.torch_files.pickle_bytes import PickleError
@@ -26,6 +26,7 @@ from bringup.adapters.checkpoints.torch_files.pickle_machine import Builder, unp
 from bringup.adapters.checkpoints.zip_container import MAGIC as ZIP
 from bringup.adapters.checkpoints.zip_container import STORED, read_member, read_zip
 from bringup.diagnostics import BringupError, fail
+from bringup.grouping import some
 from bringup.shown import short
 from bringup.spec import DTYPES, TensorInfo
 

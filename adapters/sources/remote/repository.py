@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, cast
 from urllib.parse import quote
 
 from bringup.adapters.checkpoints.bounded_json import MAX_TEXT, strict_json
-from bringup.adapters.checkpoints.files import some
 from bringup.adapters.checkpoints.folder_layout import TORCH_SUFFIXES, is_training_file
 from bringup.adapters.sources.remote.client import Client, refused
 from bringup.adapters.sources.remote.remote_file import RemoteFolder
 from bringup.diagnostics import did_you_mean, fail
+from bringup.grouping import some
 
 SMALL = ("*.json", "chat_template.jinja")  # next to the weights; those in folders are for other programs: onnx/, …
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from bringup.cli.environment.health import Fact
 from bringup.compile.gpu.driver.hip_library import NAME, RELEASES
 from bringup.render.words import plural, size
+from bringup.system.processors import processors
 
 PROC, SYS = Path("/proc"), Path("/sys")
 # Instructions that IREE's code generation uses if present; for avx512 the families, not each bit.
@@ -29,7 +30,7 @@ def devices() -> Iterator[Fact]:
     flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
     words = set(flags[1].split()) if flags else set[str]()
     known = [feature for feature in FEATURES if feature in words]
-    yield Fact("processor", f"{model[1] if model else platform.machine()}, {plural(_cores(), 'core')}")
+    yield Fact("processor", f"{model[1] if model else platform.machine()}, {plural(processors(), 'core')}")
     slow = {"avx", "avx2"} & words == {"avx"} or (
         platform.machine() == "x86_64" and "avx2" not in words and bool(words)
     )
@@ -44,11 +45,6 @@ def devices() -> Iterator[Fact]:
     yield Fact("amd", ", ".join(_amd()) or "none")
     loadable = [name for name, library in DRIVERS.items() if _is_there(library)]
     yield Fact("iree drivers", ", ".join(["local-task", "local-sync", *loadable]))
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def _memory() -> Fact:

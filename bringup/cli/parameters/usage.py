@@ -9,7 +9,7 @@ import click
 from bringup.diagnostics import BringupError, did_you_mean, fail
 
 
-def of_usage(error: click.ClickException, command: str = "") -> BringupError:
+def of_usage(error: click.ClickException, command: str) -> BringupError:
     """BU023 for unknown or missing words, BU024 for an invalid value of an option.
 
     `command` is the first word of the command line: click's parser does not state the command of a missing value.

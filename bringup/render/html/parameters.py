@@ -37,11 +37,11 @@ def parameters(record: Record) -> Section:
     heads = tag(
         "div", *(tag("span", head) for head in ("parameter", "computed from", "operations")), class_="row heads"
     )
-    entries = tag("div", heads, *(_group(group, plan, aliases) for group in alike.values()), class_="origins")
+    entries = tag("div", heads, *(_group(group, aliases) for group in alike.values()), class_="origins")
     return Section("parameters", "Where each parameter came from", lead, (entries, _dropped(plan)))
 
 
-def _group(group: list[Entry], plan: Plan, aliases: dict[str, str]) -> Html:
+def _group(group: list[Entry], aliases: dict[str, str]) -> Html:
     first = group[0]
     parameters = [entry.declared.name for entry in group]
     sources = grouped(dict.fromkeys(info.name for entry in group for info in entry.tensors))

@@ -57,7 +57,7 @@ def stored(plan: Plan, sources: Sequence[str]) -> Sites:
 
 
 def shape_mistakes(
-    plan: Plan, problems: Sequence[Problem], site: Rule, words: ConfigWords | None = None
+    plan: Plan, problems: Sequence[Problem], site: Rule, words: ConfigWords | None
 ) -> Iterator[Diagnostic]:
     """One diagnostic for each mistake: an axis of another size, wherever it occurs, or a rule and its shapes."""
     groups: dict[object, list[Problem]] = {}

@@ -6,10 +6,10 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from bringup.adapters.algebra.pattern import match
-from bringup.adapters.planning.adapter import Rule
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.problems import Problem
 from bringup.adapters.planning.quantization import block_size
+from bringup.adapters.planning.rules import Rule
 from bringup.adapters.schemes.part_source import PartSource, block_of, values_of
 from bringup.compile.check.facts.shapes import parameters_and_tensors, sites
 from bringup.compile.check.quantisation.statement import Statement

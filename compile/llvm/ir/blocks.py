@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from bringup.compile.llvm.ir.emitter import I32, I64, Emitter, Value, vector
-from bringup.compile.llvm.ir.vectors import parts_of
+from bringup.compile.llvm.ir.dtypes import I64
+from bringup.compile.llvm.ir.emitter import Emitter, Value
+from bringup.compile.llvm.ir.vectors import parts_of, shuffled
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +36,7 @@ class Block:
             return vectors
         size = self.lanes
         lanes = [number for lane in range(size) for number in (lane, size + lane)]
-        return [
-            b.shuffle_vector(vectors[0], vectors[1], vector(size, I32)([I32(lane) for lane in half]))
-            for half in (lanes[:size], lanes[size:])
-        ]
+        return [shuffled(b, vectors[0], vectors[1], half) for half in (lanes[:size], lanes[size:])]
 
 
 def blocks_of(size: int, dtype: str, lanes: int) -> list[Block]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from bringup.compile.llvm.ir.emitter import F32, F64, I64, Emitter, Value, real
+from bringup.compile.llvm.ir.dtypes import F32, F64, I64
+from bringup.compile.llvm.ir.emitter import Emitter, Value, real
 from bringup.compile.schedule.graph.op_graph import Argument, Buffer, Node, View, dense
 
 Kind = Literal["double", "float", "int", "bool"]

@@ -25,11 +25,6 @@ Value = Any  # an ir.Value; llvmlite has no type annotations
 KERNEL = ir.FunctionType(NOTHING, [POINTER, I64, I64, POINTER])
 
 
-def number(value: int) -> Value:
-    """An i64 constant."""
-    return I64(value)
-
-
 def real(value: float, like: Value | None = None) -> Value:
     """A float32 constant, or one of the type of `like`: a float64, or the same value in each lane of a vector."""
     kind = F32 if like is None else like.type

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bringup.compile.llvm.ir.code import Code, Formula, Index, Kind, is_real, kind_of
-from bringup.compile.llvm.ir.emitter import I64, Value, real, size_of
+from bringup.compile.llvm.ir.dtypes import I64, size_of
+from bringup.compile.llvm.ir.emitter import Value, real
 from bringup.compile.llvm.ir.functions import absolute, maximum, minimum, rsqrt, sqrt
 from bringup.compile.llvm.ir.one import ONE, WHOLE, from_library
 from bringup.compile.llvm.ir.places import PLACES, kind_of_result

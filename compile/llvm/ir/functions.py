@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from bringup.compile.llvm.ir.emitter import F64, I32, Emitter, Value, real, suffix, vector
+from bringup.compile.llvm.ir.dtypes import F64, I32
+from bringup.compile.llvm.ir.emitter import Emitter, Value, real, suffix, vector
 
 LOG2_E, LN2_HIGH, LN2_LOW = 1.44269504088896341, 0.693359375, -2.12194440e-4
 LARGEST, SMALLEST = 89.0, -88.0  # the argument of exp is clamped to this range; beyond it the result is infinity or 0

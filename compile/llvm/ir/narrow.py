@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 
 from llvmlite import ir
 
-from bringup.compile.llvm.ir.emitter import F32, I16, I32, I64, Emitter, Value, vector
+from bringup.compile.llvm.ir.dtypes import F32, I16, I32, I64
+from bringup.compile.llvm.ir.emitter import Emitter, Value, vector
 from bringup.compile.llvm.ir.halves import from_half
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from bringup.compile.llvm.ir.emitter import F32, F64, Emitter, Value, real, suffix
+from bringup.compile.llvm.ir.dtypes import F32, F64
+from bringup.compile.llvm.ir.emitter import Emitter, Value, real, suffix
 from bringup.compile.llvm.ir.functions import absolute, exp, gelu, gelu_tanh, rsqrt, sigmoid, silu, sqrt, tanh
 
 One = Callable[[Emitter, Value], Value]

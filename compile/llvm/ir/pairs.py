@@ -13,8 +13,10 @@ from typing import Any
 
 from llvmlite import ir
 
-from bringup.compile.llvm.ir.emitter import I16, I32, Emitter, Value, vector
+from bringup.compile.llvm.ir.dtypes import I16, I32
+from bringup.compile.llvm.ir.emitter import Emitter, Value, vector
 from bringup.compile.llvm.ir.machine import Machine
+from bringup.compile.llvm.ir.vectors import shuffled
 
 
 class _BFloat(ir.types._BaseFloatType):  # pyright: ignore
@@ -58,7 +60,7 @@ def pairs_or_zeros(e: Emitter, place: Value, index: Value, count: int) -> Value:
         return e.b.insert_element(vector(LANES, I32)([I32(0)] * LANES), value, I32(0))
     order = [min(lane, lanes) for lane in range(LANES)]
     zeros = vector(lanes, I32)([I32(0)] * lanes)
-    return e.b.shuffle_vector(value, zeros, vector(LANES, I32)([I32(lane) for lane in order]))
+    return shuffled(e.b, value, zeros, order)
 
 
 def add_pairs(e: Emitter, total: Value, one: Value, other: Value) -> Value:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bringup.compile.llvm.ir.code import Code, Formula, Index, Kind, is_real, kind_of
-from bringup.compile.llvm.ir.emitter import F32, F64, I32, I64, Value
+from bringup.compile.llvm.ir.dtypes import F32, F64, I32, I64
+from bringup.compile.llvm.ir.emitter import Value
 from bringup.compile.schedule.graph.op_graph import Argument, Node, View
 
 
@@ -103,7 +104,7 @@ def _rows(code: Code, node: Node, index: Index) -> Value:
     source = node.arguments[0]
     assert isinstance(source, View)
     listed = listed_of(node)
-    first, inner = spread_of(source, listed)
+    first, inner = spread_of(listed)
     rest = (*index[:first], *index[first + len(inner) :])
     own = index[first : first + len(inner)]
     place = iter(rest)
@@ -130,8 +131,8 @@ def listed_of(node: Node) -> tuple[View | None, ...]:
     return tuple(each if isinstance(each, View) else None for each in found)
 
 
-def spread_of(source: View, listed: Sequence[View | None]) -> tuple[int, tuple[int, ...]]:
-    """The first axis and the sizes of the indices in the result of a gather from `source`.
+def spread_of(listed: Sequence[View | None]) -> tuple[int, tuple[int, ...]]:
+    """The first axis and the sizes of the indices in the result of a gather.
 
     If the indexed axes are not adjacent, those axes come first, as in numpy.
     """

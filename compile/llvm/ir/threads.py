@@ -18,7 +18,8 @@ from enum import IntEnum
 
 from llvmlite import ir
 
-from bringup.compile.llvm.ir.emitter import I32, I64, KERNEL, NOTHING, POINTER, Emitter, Value
+from bringup.compile.llvm.ir.dtypes import I32, I64, NOTHING, POINTER
+from bringup.compile.llvm.ir.emitter import KERNEL, Emitter, Value
 from bringup.compile.llvm.ir.machine import Machine
 
 STEP, WORK, END = "bringup_step", "bringup_work", "bringup_end"

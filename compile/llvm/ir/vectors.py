@@ -1,12 +1,15 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""Builds vectors from scalars, sums lanes, and divides channels into vectors."""
+"""Builds vectors from scalars and other vectors, sums lanes, and divides channels into vectors."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from llvmlite import ir
 
-from bringup.compile.llvm.ir.emitter import I32, Emitter, Value, vector
+from bringup.compile.llvm.ir.dtypes import I32
+from bringup.compile.llvm.ir.emitter import Emitter, Value, vector
 
 FOUR = 4  # vectors that are reduced together
 
@@ -17,6 +20,12 @@ def joined(b: ir.IRBuilder, numbers: list[Value]) -> Value:
     for lane, value in enumerate(numbers):
         found = b.insert_element(found, value, I32(lane))
     return found
+
+
+def shuffled(b: ir.IRBuilder, one: Value, other: Value, lanes: Iterable[int]) -> Value:
+    """A vector of these lanes of the concatenation of two vectors."""
+    numbers = [I32(lane) for lane in lanes]
+    return b.shuffle_vector(one, other, ir.VectorType(I32, len(numbers))(numbers))
 
 
 def parts_of(size: int, lanes: int) -> list[tuple[int, int]]:
@@ -41,10 +50,7 @@ def four_sums(e: Emitter, vectors: list[Value]) -> Value:
     (value,) = vectors
     while lanes > FOUR:
         lanes //= 2
-        low, high = (
-            b.shuffle_vector(value, value, vector(lanes, I32)([I32(first + lane) for lane in range(lanes)]))
-            for first in (0, lanes)
-        )
+        low, high = (shuffled(b, value, value, range(first, first + lanes)) for first in (0, lanes))
         value = b.fadd(low, high)
     return value
 
@@ -52,5 +58,4 @@ def four_sums(e: Emitter, vectors: list[Value]) -> Value:
 def _neighbours(b: ir.IRBuilder, one: Value, other: Value, lanes: int) -> Value:
     """For each group of four lanes: the two sums of adjacent lanes of `one`, then those of `other`."""
     even = [first + lane for first in range(0, lanes, FOUR) for lane in (0, 2, lanes, lanes + 2)]
-    masks = [vector(lanes, I32)([I32(lane + odd) for lane in even]) for odd in (0, 1)]
-    return b.fadd(b.shuffle_vector(one, other, masks[0]), b.shuffle_vector(one, other, masks[1]))
+    return b.fadd(*(shuffled(b, one, other, [lane + odd for lane in even]) for odd in (0, 1)))

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from bringup.compile.llvm.ir.emitter import I64, Emitter, Value, size_of
+from bringup.compile.llvm.ir.dtypes import I64, size_of
+from bringup.compile.llvm.ir.emitter import Emitter, Value
 from bringup.compile.llvm.ir.vectors import FOUR
 from bringup.compile.llvm.kernels.keys import Keys
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bringup.compile.llvm.ir.emitter import F32, I64, POINTER, Cell, Emitter, real, vector
+from bringup.compile.llvm.ir.cell import Cell
+from bringup.compile.llvm.ir.dtypes import F32, I64, POINTER
+from bringup.compile.llvm.ir.emitter import Emitter, real, vector
 from bringup.compile.llvm.ir.functions import exp, maximum
 from bringup.compile.llvm.ir.vectors import parts_of
 from bringup.compile.llvm.kernels.keys import LEAST

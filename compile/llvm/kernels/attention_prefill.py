@@ -16,8 +16,9 @@ from typing import Any
 from llvmlite import ir
 
 from bringup.compile.llvm.ir.blocks import blocks_of
-from bringup.compile.llvm.ir.dtypes import I1
-from bringup.compile.llvm.ir.emitter import F32, I32, I64, Cell, Emitter, Value, real, vector
+from bringup.compile.llvm.ir.cell import Cell
+from bringup.compile.llvm.ir.dtypes import F32, I1, I32, I64
+from bringup.compile.llvm.ir.emitter import Emitter, Value, real, vector
 from bringup.compile.llvm.ir.functions import exp, maximum
 from bringup.compile.llvm.ir.pairs import add_pairs, adds_pairs, last_pair, pairs_at
 from bringup.compile.llvm.ir.vectors import joined

@@ -12,7 +12,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from bringup.compile.llvm.ir.emitter import I64, KERNEL, POINTER, Emitter, Value
+from bringup.compile.llvm.ir.dtypes import I64, POINTER
+from bringup.compile.llvm.ir.emitter import KERNEL, Emitter, Value
 from bringup.compile.llvm.kernels.expert_rows import rows_of_blocks
 
 

@@ -8,7 +8,8 @@ from math import prod
 from typing import Any
 
 from bringup.compile.llvm.ir.code import Code
-from bringup.compile.llvm.ir.emitter import I64, POINTER, Emitter, Value
+from bringup.compile.llvm.ir.dtypes import I64, POINTER
+from bringup.compile.llvm.ir.emitter import Emitter, Value
 from bringup.compile.llvm.ir.formulas import FORMULAS
 from bringup.compile.schedule.graph.op_graph import Buffer
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bringup.compile.llvm.ir.emitter import I64, POINTER, Cell, Emitter, Value
+from bringup.compile.llvm.ir.cell import Cell
+from bringup.compile.llvm.ir.dtypes import I64, POINTER
+from bringup.compile.llvm.ir.emitter import Emitter, Value
 
 
 def rows_of_experts(e: Emitter, settings: Mapping[str, Any]) -> None:

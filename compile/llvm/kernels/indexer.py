@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bringup.compile.llvm.ir.emitter import F32, I32, I64, POINTER, Cell, Emitter, Value, real
+from bringup.compile.llvm.ir.cell import Cell
+from bringup.compile.llvm.ir.dtypes import F32, I32, I64, POINTER
+from bringup.compile.llvm.ir.emitter import Emitter, Value, real
 from bringup.compile.llvm.ir.functions import maximum
 from bringup.compile.llvm.select.sizes import BINS
 from bringup.graphs.core.step import BLOCK

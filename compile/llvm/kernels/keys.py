@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bringup.compile.llvm.ir.emitter import F32, F64, I64, POINTER, Emitter, Value
+from bringup.compile.llvm.ir.dtypes import F32, F64, I64, POINTER
+from bringup.compile.llvm.ir.emitter import Emitter, Value
 from bringup.compile.llvm.ir.functions import tanh
 from bringup.graphs.core.step import BLOCK
 

@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bringup.compile.llvm.ir.emitter import I32, I64, POINTER, Cell, Emitter, Value, size_of, vector
+from bringup.compile.llvm.ir.cell import Cell
+from bringup.compile.llvm.ir.dtypes import I32, I64, POINTER, size_of
+from bringup.compile.llvm.ir.emitter import Emitter, Value, vector
 from bringup.compile.llvm.ir.pairs import add_pairs, adds_pairs, pairs_at
 from bringup.compile.llvm.ir.vectors import FOUR, four_sums
 

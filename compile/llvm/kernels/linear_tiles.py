@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from llvmlite import ir
-
-from bringup.compile.llvm.ir.emitter import I32, I64, POINTER, Cell, Emitter, Value, vector
+from bringup.compile.llvm.ir.cell import Cell
+from bringup.compile.llvm.ir.dtypes import I64, POINTER
+from bringup.compile.llvm.ir.emitter import Emitter, Value, vector
 from bringup.compile.llvm.ir.pairs import add_pairs, adds_pairs, last_pair, pairs_at
+from bringup.compile.llvm.ir.vectors import joined, shuffled
 from bringup.compile.llvm.kernels.activations import given_rows
 from bringup.compile.llvm.select.sizes import BLOCK_ROWS, TILE_VECTORS, converts
 
@@ -167,7 +168,7 @@ def _pack(
 
         def write(k: Value, count: int, rows: list[Value] = rows, part: Value = part) -> None:
             loaded = [numbers(row, k, count) for row in rows]
-            for n, value in enumerate(transposed(e, loaded) if count > 1 else [_joined(e, loaded)]):
+            for n, value in enumerate(transposed(e, loaded) if count > 1 else [joined(e.b, loaded)]):
                 e.store(place, "float32", b.add(b.mul(b.add(k, I64(n)), I64(width)), part), value)
 
         e.each(I64(0), whole, write)
@@ -187,17 +188,6 @@ def transposed(e: Emitter, rows: list[Value]) -> list[Value]:
         for n in range(count):
             if not n & bit:
                 one, other = rows[n], rows[n | bit]
-                rows[n], rows[n | bit] = (
-                    e.b.shuffle_vector(one, other, ir.VectorType(I32, count)([I32(lane) for lane in mask]))
-                    for mask in (low, high)
-                )
+                rows[n], rows[n | bit] = (shuffled(e.b, one, other, mask) for mask in (low, high))
         bit *= 2
     return rows
-
-
-def _joined(e: Emitter, numbers: list[Value]) -> Value:
-    """Elements as the lanes of a vector."""
-    found = vector(len(numbers))(ir.Undefined)
-    for lane, value in enumerate(numbers):
-        found = e.b.insert_element(found, value, I32(lane))
-    return found

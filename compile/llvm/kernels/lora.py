@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bringup.compile.llvm.ir.emitter import I64, POINTER, Cell, Emitter, Value
+from bringup.compile.llvm.ir.cell import Cell
+from bringup.compile.llvm.ir.dtypes import I64, POINTER
+from bringup.compile.llvm.ir.emitter import Emitter, Value
 from bringup.compile.llvm.kernels.matmul import combined
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bringup.compile.llvm.ir.emitter import I64, POINTER, Cell, Emitter, Value, vector
+from bringup.compile.llvm.ir.cell import Cell
+from bringup.compile.llvm.ir.dtypes import I64, POINTER
+from bringup.compile.llvm.ir.emitter import Emitter, Value, vector
 
 ROWS, VECTORS = 4, 2  # of a tile, whose accumulators are in registers
 Factor = Callable[[int, Value], Value]  # (row of a tile, channel) -> the element of x

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from bringup.compile.llvm.ir.emitter import I64, Cell, Emitter, Value, real
+from bringup.compile.llvm.ir.cell import Cell
+from bringup.compile.llvm.ir.dtypes import I64
+from bringup.compile.llvm.ir.emitter import Emitter, Value, real
 from bringup.compile.llvm.kernels.keys import Keys
 
 

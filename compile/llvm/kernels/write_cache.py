@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bringup.compile.llvm.ir.emitter import I64, POINTER, Emitter, Value, real
+from bringup.compile.llvm.ir.dtypes import I64, POINTER
+from bringup.compile.llvm.ir.emitter import Emitter, Value, real
 from bringup.compile.llvm.ir.functions import maximum, minimum
 
 LARGEST = {"float32": 3.4028234663852886e38, "bfloat16": 3.3895313892515355e38, "float16": 65504.0}  # finite

@@ -38,7 +38,7 @@ def _bmm(graph: OpGraph, node: Node, machine: Machine) -> tuple[Call, ...] | Non
     if x.strides[2] == matrices.strides[1] == 1 and rows:
         turned = replace(matrices, shape=(matrices.shape[2], channels), strides=(matrices.strides[2], 1))
         inner = product_call(x, rows, x.strides[1], turned, None, out, machine)
-        moved = _moved(inner, {"x": (x, x.strides[0]), "weight": (matrices, matrices.strides[0]),
+        moved = _moved({"x": (x, x.strides[0]), "weight": (matrices, matrices.strides[0]),
                                "out": (out, rows * out.shape[2])})  # fmt: skip
         return (_batched(inner, moved, [count], experts=False, rows=None),)
     if matrices.strides[2] != 1:
@@ -63,7 +63,7 @@ def _experts(graph: OpGraph, group: Group, node: Node, machine: Machine) -> tupl
     one = replace(weight, shape=weight.shape[1:], strides=weight.strides[1:])
     inner = product_call(x, height, x.strides[1], one, bias, out, machine)
     places = {"x": (x, x.strides[0]), "weight": (weight, weight.strides[0]), "out": (out, height * weight.shape[1])}
-    moved = _moved(inner, places | ({"bias": (bias, bias.strides[0])} if bias else {}))
+    moved = _moved(places | ({"bias": (bias, bias.strides[0])} if bias else {}))
     rest: list[Operand] = [blocks, expert.place]
     row = _row_of_choices(graph, group, node) if height > 1 else None
     if row is None:
@@ -90,7 +90,7 @@ def _row_of_choices(graph: OpGraph, group: Group, node: Node) -> Tensor | None:
 Moved = tuple[tuple[tuple[str, int], ...], list[Operand]]
 
 
-def _moved(inner: Call, places: dict[str, tuple[Tensor, int]]) -> Moved:
+def _moved(places: dict[str, tuple[Tensor, int]]) -> Moved:
     """The slots of a call whose addresses advance with the batch, and by how many bytes per batch."""
     slots = [(name, SLOTS[name]) for name in places]
     return tuple(slots), [stride * size_of(tensor.dtype) for tensor, stride in places.values()]

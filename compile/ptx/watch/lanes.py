@@ -12,6 +12,7 @@ from bringup.compile.ptx.hardware.context import Context, Mask
 
 Array = NDArray[Any]
 WARP = 32
+LARGEST = 4  # bytes of a granule
 
 
 def by_warp(context: Context, index: Array, mask: Mask) -> tuple[Array, NDArray[np.bool_] | None]:
@@ -59,14 +60,14 @@ def granules(offsets: Array, size: int, granule: int, *others: Array) -> tuple[A
     return (first[:, None] + np.arange(count)).reshape(-1), *(np.repeat(other, count) for other in others)
 
 
-def smallest_access(kernel: Kernel, space: str, largest: int = 4) -> int:
-    """The bytes of the smallest element that the kernel loads from or stores to a state space, at most `largest`."""
-    smallest = largest
+def smallest_access(kernel: Kernel, space: str) -> int:
+    """The bytes of the smallest element that the kernel loads from or stores to a state space, at most LARGEST."""
+    smallest = LARGEST
     for instruction in kernel.instructions:
         opcode = instruction.opcode
         if opcode[0] in ("ld", "st", "atom", "red") and any(part.split("::")[0] == space for part in opcode):
             bits = "".join(character for character in opcode[-1] if character.isdigit())
-            smallest = min(smallest, int(bits[:2]) // 8 if bits else largest)
+            smallest = min(smallest, int(bits[:2]) // 8 if bits else LARGEST)
     return smallest
 
 

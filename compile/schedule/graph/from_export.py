@@ -113,7 +113,7 @@ class _Conversion:
     def _call(self, node: TracedNode) -> Any:
         if node.target is getitem:
             of, at = node.args
-            return self.values[of][at]  # pyright: ignore[reportArgumentType, reportIndexIssue]
+            return self.values[of][at]  # pyright: ignore[reportArgumentType]
         if not isinstance(node.target, torch._ops.OpOverload):  # arithmetic on sizes
             return self._size(node.meta["val"])
         if not isinstance(node.meta.get("val"), torch.Tensor | tuple | list | None):

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,11 +16,13 @@ from bringup.adapters.apply.reverse import reverse
 from bringup.compile.check.ranks import divide
 from bringup.compile.job import Job, open_job
 from bringup.compile.pipeline import build, check
-from bringup.diagnostics import BringupError, Diagnostic, Report
+from bringup.diagnostics import BringupError, Diagnostic, Report, Severity
 from bringup.progress import Silent
+from tests.check.drafts import ROOT
 from tests.check.mutations.bases import base, reference
 from tests.check.mutations.mutation import Case, Mutation, Trial
 
+ROW = re.compile(r"^\| \[(.+)\]\(#\S+\) \((\w+)\) \| (\d+) \| (.+?) \| ", re.MULTILINE)
 COMMANDS = {
     "check": "check",
     "compile": "compile",
@@ -140,6 +142,36 @@ def names(finding: Diagnostic, wanted: str) -> bool:
     if wanted in finding.message.partition(" of the config)")[0].rpartition("(")[2].replace("`", "").split():
         return True
     return finding.parameter == wanted or (not finding.parameter and f"{wanted}`" in finding.message)
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of docs/ with the report for each mutation of a table, and the command that writes it."""
+
+    name: str
+    written_by: str
+
+    @cached_property
+    def text(self) -> str:
+        return (ROOT / "docs" / self.name).read_text("utf-8")
+
+    @cached_property
+    def rows(self) -> dict[str, tuple[str, ...]]:
+        """The base, the pain and the answer in the row of each mutation, by title."""
+        return {row[0]: row[1:] for row in ROW.findall(self.text)}
+
+    def assert_found_once(self, mutation: Mutation) -> None:
+        """One finding in the expected phase, which names what was changed; and the page has it."""
+        answer = answer_to(mutation)
+        assert answer.phase == mutation.phase
+        assert [finding.code for finding in answer.findings] == [mutation.code], answer.findings
+        (finding,) = answer.findings
+        assert names(finding, mutation.names), (finding.parameter, finding.message)
+        assert (finding.severity is Severity.WARNING) == mutation.warns
+        assert answer.exit_code == (0 if mutation.warns else 1)
+        hint = f"write the page again: {self.written_by}"
+        assert self.rows[mutation.title] == (mutation.base, str(mutation.pain), answer_text(mutation)), hint
+        assert f"\n\nbringup:\n\n```text\n{printed(mutation)}\n```\n" in self.text, hint
 
 
 def answer_text(mutation: Mutation) -> str:

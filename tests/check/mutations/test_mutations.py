@@ -6,7 +6,6 @@ What the peers said there is as it was when the page was written.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,14 @@ import pytest
 from click.testing import CliRunner
 
 from bringup.cli.main import cli
-from bringup.diagnostics import Severity
-from tests.check.drafts import ROOT
-from tests.check.mutations.answer import answer_text, answer_to, ask, names, printed
+from tests.check.mutations.answer import Page, answer_to, ask
 from tests.check.mutations.bases import BASES, base
 from tests.check.mutations.mutation import PAINS, Mutation, Trial
 from tests.check.mutations.table import MUTATIONS
 
 CHECKED = [mutation for mutation in MUTATIONS if mutation.phase == "check"]
 KEYS = [mutation.key for mutation in MUTATIONS]
-PAGE = (ROOT / "docs/faults.md").read_text("utf-8")
-WRITTEN_BY = "write the page again: python -m benchmarks.faults_ours"
-ROW = re.compile(r"^\| \[(.+)\]\(#\S+\) \((\w+)\) \| (\d+) \| (.+?) \| ", re.MULTILINE)
-ROWS = {row[0]: row[1:] for row in ROW.findall(PAGE)}
+PAGE = Page("faults.md", written_by="python -m benchmarks.faults_ours")
 
 
 COMPILED = ("gpt2", "llama")  # the bases that `make test` compiles, for the first mutation of each phase
@@ -51,20 +45,12 @@ def test_there_are_thirty_and_one_for_each_pain() -> None:
 
 @pytest.mark.parametrize("mutation", list(marked()))
 def test_it_is_found_once(mutation: Mutation) -> None:
-    answer = answer_to(mutation)
-    assert answer.phase == mutation.phase
-    assert [finding.code for finding in answer.findings] == [mutation.code], answer.findings
-    (finding,) = answer.findings
-    assert names(finding, mutation.names), (finding.parameter, finding.message)
-    assert (finding.severity is Severity.WARNING) == mutation.warns
-    assert answer.exit_code == (0 if mutation.warns else 1)
-    assert ROWS[mutation.title] == (mutation.base, str(mutation.pain), answer_text(mutation))
-    assert f"\n\nbringup:\n\n```text\n{printed(mutation)}\n```\n" in PAGE, WRITTEN_BY
+    PAGE.assert_found_once(mutation)
 
 
 def test_every_mutation_has_a_row() -> None:
-    assert list(ROWS) == [mutation.title for mutation in MUTATIONS]
-    assert f"bringup finds {len(MUTATIONS)} of {len(MUTATIONS)} and names" in PAGE
+    assert list(PAGE.rows) == [mutation.title for mutation in MUTATIONS]
+    assert f"bringup finds {len(MUTATIONS)} of {len(MUTATIONS)} and names" in PAGE.text
 
 
 @pytest.mark.parametrize("mutation", CHECKED, ids=[mutation.key for mutation in CHECKED])

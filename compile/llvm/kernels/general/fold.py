@@ -13,8 +13,8 @@ from typing import Any
 
 from bringup.compile.llvm.ir.cell import Cell
 from bringup.compile.llvm.ir.code import Code, Index, Kind, is_real, kind_of
-from bringup.compile.llvm.ir.dtypes import I1
-from bringup.compile.llvm.ir.emitter import F64, I64, POINTER, Emitter, Value
+from bringup.compile.llvm.ir.dtypes import F64, I1, I64, POINTER
+from bringup.compile.llvm.ir.emitter import Emitter, Value
 from bringup.compile.llvm.ir.formulas import FORMULAS
 from bringup.compile.llvm.kernels.general.terms import TERMS, Terms
 from bringup.compile.schedule.graph.op_graph import Buffer, Node

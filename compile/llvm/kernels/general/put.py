@@ -12,7 +12,8 @@ from math import prod
 from typing import Any
 
 from bringup.compile.llvm.ir.code import Code, Index, Kind, kind_of
-from bringup.compile.llvm.ir.emitter import I64, POINTER, Emitter, Value
+from bringup.compile.llvm.ir.dtypes import I64, POINTER
+from bringup.compile.llvm.ir.emitter import Emitter, Value
 from bringup.compile.llvm.ir.formulas import FORMULAS
 from bringup.compile.llvm.ir.functions import maximum, minimum
 from bringup.compile.llvm.ir.places import listed_of, spread_of
@@ -91,7 +92,7 @@ def _together(code: Code, before: Value, value: Value, kind: Kind, rule: str) ->
 def _indexed(code: Code, node: Node, target: View, kind: Kind) -> tuple[Shape, Shape, Moves]:
     """`index_put`: lists of positions on some axes."""
     listed = listed_of(node)
-    first, inner = spread_of(target, listed)
+    first, inner = spread_of(listed)
     outer = tuple(size for view, size in zip(listed, target.shape, strict=True) if view is None)
 
     def moves(own: Index, at: Index) -> tuple[Index, Value, Value]:

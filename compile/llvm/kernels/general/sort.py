@@ -12,7 +12,8 @@ from typing import Any
 
 from bringup.compile.llvm.ir.cell import Cell
 from bringup.compile.llvm.ir.code import Code, Kind, is_real, kind_of
-from bringup.compile.llvm.ir.emitter import F64, I64, POINTER, Emitter, Value
+from bringup.compile.llvm.ir.dtypes import F64, I64, POINTER
+from bringup.compile.llvm.ir.emitter import Emitter, Value
 from bringup.compile.llvm.ir.formulas import FORMULAS
 from bringup.compile.schedule.graph.op_graph import Buffer, Node, View, dense
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bringup.compile.llvm.ir.code import Code, Index, Kind, is_real, kind_of
-from bringup.compile.llvm.ir.emitter import F64, I64, Value
+from bringup.compile.llvm.ir.dtypes import F64, I64
+from bringup.compile.llvm.ir.emitter import Value
 from bringup.compile.schedule.graph.op_graph import Argument, Node, View
 from bringup.spec import Shape
 

@@ -17,11 +17,11 @@ from copy import copy
 from functools import reduce
 from typing import Any
 
-from llvmlite import ir
-
-from bringup.compile.llvm.ir.emitter import I8, I32, I64, Cell, Emitter, Value, real, vector
+from bringup.compile.llvm.ir.cell import Cell
+from bringup.compile.llvm.ir.dtypes import I8, I32, I64
+from bringup.compile.llvm.ir.emitter import Emitter, Value, real, vector
 from bringup.compile.llvm.ir.integers import add_fours
-from bringup.compile.llvm.ir.vectors import FOUR, four_sums
+from bringup.compile.llvm.ir.vectors import FOUR, four_sums, shuffled
 from bringup.compile.llvm.kernels.quant.rows import SLOTS, Blocks
 from bringup.compile.llvm.kernels.quant.weight import Weight
 from bringup.compile.llvm.kernels.quant.whole import digits_of, halves_of, in_integers, sum_of, whole_numbers
@@ -100,9 +100,7 @@ class _Product:
                 e.store(self.totals, "float32", word, b.fmul(sum_of(e, [whole]), scale))
                 for digit, low in enumerate(digits_of(e, whole, self.digits)):
                     for odd in (0, 1):
-                        b.store(
-                            b.shuffle_vector(low, low, _mask(range(odd, WORD, 2))), self._at(word, digit, odd), align=4
-                        )
+                        b.store(shuffled(b, low, low, range(odd, WORD, 2)), self._at(word, digit, odd), align=4)
         if self.has_terms:
             size = self.words // self.blocks
             with e.loop(I64(0), b.udiv(self.count, I64(size))) as place:
@@ -165,12 +163,7 @@ class _Product:
         """The scale of each word of a vector."""
         if self.blocks == 1:
             return self.e.spread(scale, self.words)
-        return self.b.shuffle_vector(scale, scale, _mask(n * self.blocks // self.words for n in range(self.words)))
+        return shuffled(self.b, scale, scale, (n * self.blocks // self.words for n in range(self.words)))
 
     def _reduced(self, values: list[Value]) -> Value:
         return four_sums(self.e, values) if len(values) == FOUR else self.e.total(values[0])
-
-
-def _mask(lanes: Any) -> Value:
-    numbers = [I32(lane) for lane in lanes]
-    return ir.VectorType(I32, len(numbers))(numbers)

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from copy import copy
 from typing import Any
 
-from llvmlite import ir
-
-from bringup.compile.llvm.ir.emitter import I32, I64, Cell, Emitter, Value, real, vector
-from bringup.compile.llvm.ir.vectors import joined
+from bringup.compile.llvm.ir.cell import Cell
+from bringup.compile.llvm.ir.dtypes import I64
+from bringup.compile.llvm.ir.emitter import Emitter, Value, real, vector
+from bringup.compile.llvm.ir.vectors import joined, shuffled
 from bringup.compile.llvm.kernels.linear_tiles import transposed
 from bringup.compile.llvm.kernels.quant.dots import Dots
 from bringup.compile.llvm.kernels.quant.rows import SLOTS, Blocks
@@ -140,7 +140,7 @@ class _Product:
             while len(columns) > 1:
                 columns = [b.fadd(columns[n], columns[n + 1]) for n in range(0, len(columns), 2)]
             value = b.fadd(value, b.fadd(columns[0], one.get()))
-        return b.shuffle_vector(value, value, _mask([ORDER.index(row) for row in range(ROWS)]))
+        return shuffled(b, value, value, [ORDER.index(row) for row in range(ROWS)])
 
     def _read_scales(self, first: Value, begin: Value, end: Value, terms: list[Cell], one: Cell | None) -> Value:
         """Writes the scales of up to 8 blocks, of 8 rows each, and adds their terms. Returns the first block written.
@@ -198,7 +198,3 @@ class _Product:
     def _four(self, at: Value) -> Value:
         """Four scales, each in all lanes of its row."""
         return self.dots.by_rows(self.e.load(self.scales, "float32", at, 4))
-
-
-def _mask(lanes: list[int]) -> Value:
-    return ir.VectorType(I32, len(lanes))([I32(lane) for lane in lanes])

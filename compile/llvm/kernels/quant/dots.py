@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-
-from bringup.compile.llvm.ir.emitter import I8, I16, I32, I64, Cell, Emitter, Value, real, vector
+from bringup.compile.llvm.ir.cell import Cell
+from bringup.compile.llvm.ir.dtypes import I8, I16, I32, I64
+from bringup.compile.llvm.ir.emitter import Emitter, Value, real, vector
 from bringup.compile.llvm.ir.integers import add_bytes, adds_bytes
+from bringup.compile.llvm.ir.vectors import shuffled
 from bringup.compile.llvm.kernels.quant.weight import Weight
 from bringup.compile.llvm.kernels.quant.whole import halves_of
 from bringup.compile.llvm.select.sizes import AHEAD
@@ -95,24 +96,24 @@ class Dots:
         if self.at_once != 8:
             return digits
         fours = self.b.bitcast(digits, vector(2, I32))
-        return self.b.shuffle_vector(fours, fours, _mask([0] * 4 + [1] * 4))
+        return shuffled(self.b, fours, fours, [0] * 4 + [1] * 4)
 
     def by_rows(self, four: Value) -> Value:
         """Values of four rows, each broadcast to all lanes of its row."""
         lanes = [lane % 4 if self.at_once == 8 else lane // 4 for lane in range(self.at_once)]
-        return self.b.shuffle_vector(four, four, _mask(lanes))
+        return shuffled(self.b, four, four, lanes)
 
     def totals(self, low: Value, high: Value) -> Value:
         """The sums over the lanes of each of four rows, and of four other rows."""
         b = self.b
         if self.at_once == 8:
-            one_half = b.shuffle_vector(low, high, _mask([*range(4), *range(8, 12)]))
-            return b.fadd(one_half, b.shuffle_vector(low, high, _mask([*range(4, 8), *range(12, 16)])))
+            one_half = shuffled(b, low, high, [*range(4), *range(8, 12)])
+            return b.fadd(one_half, shuffled(b, low, high, [*range(4, 8), *range(12, 16)]))
         evens = [first + lane for first in range(0, 16, 4) for lane in (0, 2, 16, 18)]
-        first, second = (b.shuffle_vector(low, high, _mask([lane + odd for lane in evens])) for odd in (0, 1))
+        first, second = (shuffled(b, low, high, [lane + odd for lane in evens]) for odd in (0, 1))
         pairs = b.fadd(first, second)
         rows = [first + lane for lane in (0, 2) for first in range(0, 16, 4)]
-        first, second = (b.shuffle_vector(pairs, pairs, _mask([lane + odd for lane in rows])) for odd in (0, 1))
+        first, second = (shuffled(b, pairs, pairs, [lane + odd for lane in rows]) for odd in (0, 1))
         return b.fadd(first, second)
 
     def _digits(self, place: Value, at: Value, digit: int) -> Value:
@@ -123,7 +124,7 @@ class Dots:
         if self.at_once == 8:
             return b.load(own, typ=BYTES, align=4)
         four = b.load(own, typ=vector(4, I32), align=4)
-        return b.shuffle_vector(four, four, _mask([0, 1, 2, 3] * 4))
+        return shuffled(b, four, four, [0, 1, 2, 3] * 4)
 
     def _fetched(self, first: Value, k: Value) -> list[Value]:
         """The codes of `_codes`. Words of 8 columns are half a cache line, so later ones are prefetched."""
@@ -143,7 +144,7 @@ class Dots:
             order = [4 * (at % 16) + at // 16 for at in range(size)]
         raw: Value = b.bitcast(words, vector(size, I8))
         if self.at_once == 8:
-            moved = b.bitcast(b.shuffle_vector(raw, raw, _mask(order)), kind)
+            moved = b.bitcast(shuffled(b, raw, raw, order), kind)
         else:  # for this shuffle, LLVM would emit two instructions
             places = raw.type([I8(at) for at in order])
             moved = self.e.intrinsic("llvm.x86.avx512.permvar.qi.512", raw.type, [raw, places])
@@ -167,7 +168,3 @@ class Dots:
 
 def _splat(kind: Any, value: int) -> Value:
     return kind([kind.element(value)] * kind.count)
-
-
-def _mask(lanes: list[int]) -> Value:
-    return ir.VectorType(I32, len(lanes))([I32(lane) for lane in lanes])

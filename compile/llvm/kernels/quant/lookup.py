@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bringup.compile.llvm.ir.emitter import I64, POINTER, Emitter
+from bringup.compile.llvm.ir.dtypes import I64, POINTER
+from bringup.compile.llvm.ir.emitter import Emitter
 from bringup.compile.llvm.kernels.quant.weight import Weight
 
 SLOTS = 5  # before those of the weight

@@ -14,7 +14,9 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
-from bringup.compile.llvm.ir.emitter import I32, I64, Cell, Emitter, Value, real, vector
+from bringup.compile.llvm.ir.cell import Cell
+from bringup.compile.llvm.ir.dtypes import I32, I64
+from bringup.compile.llvm.ir.emitter import Emitter, Value, real, vector
 from bringup.compile.llvm.kernels.activations import given_rows
 from bringup.compile.llvm.kernels.quant.rows import SLOTS, Blocks
 from bringup.compile.llvm.kernels.quant.weight import Weight, from_zero

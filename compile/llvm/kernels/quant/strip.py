@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from bringup.compile.llvm.ir.emitter import I32, I64, Emitter, Value
+from bringup.compile.llvm.ir.dtypes import I32, I64
+from bringup.compile.llvm.ir.emitter import Emitter, Value
 from bringup.compile.llvm.kernels.quant.weight import Weight
 from bringup.compile.llvm.select.sizes import APART, BLOCKS_AT_ONCE, STRIP
 from bringup.compile.llvm.select.stored import WHOLE

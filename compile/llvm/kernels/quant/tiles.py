@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bringup.compile.llvm.ir.emitter import I64, Emitter, Value
+from bringup.compile.llvm.ir.dtypes import I64
+from bringup.compile.llvm.ir.emitter import Emitter, Value
 from bringup.compile.llvm.kernels.linear_tiles import tiles
 from bringup.compile.llvm.kernels.quant.rows import SLOTS, Blocks
 from bringup.compile.llvm.kernels.quant.weight import Weight

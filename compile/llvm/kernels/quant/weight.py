@@ -10,21 +10,10 @@ from dataclasses import replace
 
 from llvmlite import ir
 
-from bringup.compile.llvm.ir.emitter import (
-    F32,
-    I8,
-    I16,
-    I32,
-    I64,
-    POINTER,
-    STORED,
-    Emitter,
-    Value,
-    real,
-    size_of,
-    vector,
-)
+from bringup.compile.llvm.ir.dtypes import F32, I8, I16, I32, I64, POINTER, STORED, size_of
+from bringup.compile.llvm.ir.emitter import Emitter, Value, real, vector
 from bringup.compile.llvm.ir.narrow import FLOAT8, Table16, looked_up
+from bringup.compile.llvm.ir.vectors import joined, shuffled
 from bringup.compile.llvm.select.stored import WHOLE, Stored
 
 NARROW_ARRAYS = ("int32", "int8", "uint8")  # integer dtypes that are read as i32
@@ -71,7 +60,7 @@ class Weight:
         """Elements of columns from k, in float32; `lanes` divides k."""
         columns = self.block_columns
         if lanes > 1 and (columns is None or columns % lanes):
-            return self._joined([self.numbers(row, self.b.add(k, I64(lane)), 1) for lane in range(lanes)])
+            return joined(self.b, [self.numbers(row, self.b.add(k, I64(lane)), 1) for lane in range(lanes)])
         return self.number(self.codes(row, k, lanes), *self.of_block(row, k, 1), lanes)
 
     def number(self, code: Value, scale: Value, term: Value | None, lanes: int) -> Value:
@@ -99,7 +88,7 @@ class Weight:
         """Codes as float32, before the offset and zero points are subtracted."""
         stored, b = self.stored, self.b
         if stored.values == 1 and stored.code_dtype in FLOAT8:
-            raw = b.load(self.e.at(self._row("codes", row), "int8", k), typ=vector(lanes, I8), align=1)
+            raw = b.load(self.e.at(self._codes(row), "int8", k), typ=vector(lanes, I8), align=1)
             return FLOAT8[stored.code_dtype](self.e, raw)
         return self.as_float(self._whole(row, k, lanes))
 
@@ -120,15 +109,15 @@ class Weight:
         stored, b = self.stored, self.b
         dtype, values = stored.dtype("codes"), stored.values
         if values == 1:
-            return self._integers("codes", dtype, self._row("codes", row), k, lanes)
+            return self._integers(dtype, self._codes(row), k, lanes)
         if stored.axis == 1:
-            line = self._row("codes", b.udiv(row, I64(values)))
-            words = self._integers("codes", dtype, line, k, lanes)
+            line = self._codes(b.udiv(row, I64(values)))
+            words = self._integers(dtype, line, k, lanes)
             shift = b.trunc(b.mul(b.urem(row, I64(values)), I64(stored.bits)), I32)
             return b.and_(b.lshr(words, self.e.spread(shift, lanes)), _number(words, (1 << stored.bits) - 1))
-        line, first = self._row("codes", row), b.udiv(k, I64(values))
+        line, first = self._codes(row), b.udiv(k, I64(values))
         count = max(1, lanes // values)
-        words = self._integers("codes", dtype, line, first, count)
+        words = self._integers(dtype, line, first, count)
         spread = self.e.spread(words, lanes) if count == 1 else _repeated(b, words, values)
         inside = b.trunc(b.mul(b.urem(k, I64(values)), I64(stored.bits)), I32)
         steps = [I32(lane % values * stored.bits) for lane in range(lanes)]
@@ -152,16 +141,16 @@ class Weight:
 
     def word_at(self, row: Value, k: Value) -> Value:
         """The address that `words` reads."""
-        line = self._row("codes", self.b.udiv(row, I64(self.stored.values)))
+        line = self._codes(self.b.udiv(row, I64(self.stored.values)))
         return self.e.at(line, self.stored.dtype("codes"), k)
 
     def along_at(self, row: Value, k: Value) -> Value:
         """The address that `words_along` reads."""
-        return self.e.at(self._row("codes", row), self.stored.dtype("codes"), self.b.udiv(k, I64(self.stored.values)))
+        return self.e.at(self._codes(row), self.stored.dtype("codes"), self.b.udiv(k, I64(self.stored.values)))
 
     def byte_at(self, row: Value, k: Value) -> Value:
         """The address that `narrow` reads."""
-        return self.e.at(self._row("codes", row), "int8", k)
+        return self.e.at(self._codes(row), "int8", k)
 
     # --- scales and terms
 
@@ -192,7 +181,7 @@ class Weight:
             # The first block is a multiple of `lanes`, so all are in one outer block.
             return self.e.spread(self._read(name, outer, row, k, 1), lanes)
         columns = [self.b.add(k, I64(lane * block[2])) for lane in range(lanes)]
-        return self._joined([self._read(name, outer, row, at, 1) for at in columns])
+        return joined(self.b, [self._read(name, outer, row, at, 1) for at in columns])
 
     def _read(self, name: str, block: tuple[int, ...], row: Value, k: Value, lanes: int, signed_bits: int = 0) -> Value:
         """The elements of an array for `lanes` blocks, from the block of column k."""
@@ -204,9 +193,9 @@ class Weight:
             if stored.scale_dtype in FLOAT8:
                 raw = b.load(e.at(place, "int8", at), typ=vector(lanes, I8), align=1)
                 return FLOAT8[stored.scale_dtype](e, raw)
-            return looked_up(e, self._place("scale_table"), self._integers(name, dtype, place, at, lanes))
+            return looked_up(e, self._place("scale_table"), self._integers(dtype, place, at, lanes))
         if dtype in NARROW_ARRAYS:
-            whole = self._integers(name, dtype, place, at, lanes)
+            whole = self._integers(dtype, place, at, lanes)
             if signed_bits:
                 half = _number(whole, 1 << signed_bits - 1)
                 whole = b.sub(b.xor(whole, half), half)
@@ -215,13 +204,13 @@ class Weight:
 
     def _index(self, axis: int, at: Value, block: tuple[int, ...], outer: bool) -> Value:
         if axis == self.stored.indexed and not outer:
-            return self.b.sext(self._integers("block_of", "int32", self._place("block_of"), at, 1), I64)
+            return self.b.sext(self._integers("int32", self._place("block_of"), at, 1), I64)
         size = block[axis]
         return I64(0) if size == WHOLE else at if size == 1 else self.b.udiv(at, I64(size))
 
     # --- arrays
 
-    def _integers(self, name: str, dtype: str, place: Value, at: Value, lanes: int) -> Value:
+    def _integers(self, dtype: str, place: Value, at: Value, lanes: int) -> Value:
         raw = self.b.load(self.e.at(place, dtype, at), typ=vector(lanes, STORED[dtype]), align=size_of(dtype))
         if dtype == "int32":
             return raw
@@ -236,14 +225,8 @@ class Weight:
         begin = b.add(b.mul(matrix, of_matrices), b.mul(row, of_rows))
         return self.e.at(place, self.stored.dtype(name), begin)
 
-    def _row(self, name: str, row: Value) -> Value:
-        return self._at(name, self._matrix, row)
-
-    def _joined(self, numbers: list[Value]) -> Value:
-        found = vector(len(numbers))(ir.Undefined)
-        for lane, value in enumerate(numbers):
-            found = self.b.insert_element(found, value, I32(lane))
-        return found
+    def _codes(self, row: Value) -> Value:
+        return self._at("codes", self._matrix, row)
 
 
 def from_zero(stored: Stored) -> Stored:
@@ -254,8 +237,7 @@ def from_zero(stored: Stored) -> Stored:
 def _repeated(b: ir.IRBuilder, words: Value, times: int) -> Value:
     """Each element of a vector `times` times."""
     count = words.type.count
-    mask = [I32(lane // times) for lane in range(count * times)]
-    return b.shuffle_vector(words, words.type(ir.Undefined), ir.VectorType(I32, count * times)(mask))
+    return shuffled(b, words, words.type(ir.Undefined), [lane // times for lane in range(count * times)])
 
 
 def _floats(value: Value) -> ir.Type:

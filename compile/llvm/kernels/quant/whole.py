@@ -7,7 +7,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import reduce
 
-from bringup.compile.llvm.ir.emitter import F32, I8, I32, Emitter, Value, vector
+from bringup.compile.llvm.ir.dtypes import F32, I8, I32
+from bringup.compile.llvm.ir.emitter import Emitter, Value, vector
 from bringup.compile.llvm.ir.functions import absolute
 from bringup.compile.llvm.kernels.activations import factors, powers
 from bringup.compile.llvm.kernels.quant.weight import from_zero

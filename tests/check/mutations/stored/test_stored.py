@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bringup.diagnostics import Severity
-from tests.check.drafts import ROOT
-from tests.check.mutations.answer import answer_text, answer_to, ask, names, printed
+from tests.check.mutations.answer import Page, ask
 from tests.check.mutations.bases import base
 from tests.check.mutations.mutation import Mutation, Trial
 from tests.check.mutations.stored.bases import STORED
 from tests.check.mutations.stored.table import STORED_MUTATIONS
 
-PAGE = (ROOT / "docs/faults-quantised.md").read_text("utf-8")
-WRITTEN_BY = "write the page again: python -m benchmarks.faults_ours --table stored"
-ROW = re.compile(r"^\| \[(.+)\]\(#\S+\) \((\w+)\) \| (\d+) \| (.+?) \| ", re.MULTILINE)
-ROWS = {row[0]: row[1:] for row in ROW.findall(PAGE)}
+PAGE = Page("faults-quantised.md", written_by="python -m benchmarks.faults_ours --table stored")
 
 
 def marked() -> Iterator[Any]:
@@ -36,21 +30,13 @@ def test_there_are_thirty_of_many_schemes() -> None:
     assert len(STORED_MUTATIONS) >= 30
     assert len({mutation.key for mutation in STORED_MUTATIONS}) == len(STORED_MUTATIONS)
     assert {mutation.base for mutation in STORED_MUTATIONS} <= STORED.keys()
-    assert list(ROWS) == [mutation.title for mutation in STORED_MUTATIONS]
-    assert f"bringup finds {len(ROWS)} of {len(ROWS)} and names" in PAGE
+    assert list(PAGE.rows) == [mutation.title for mutation in STORED_MUTATIONS]
+    assert f"bringup finds {len(PAGE.rows)} of {len(PAGE.rows)} and names" in PAGE.text
 
 
 @pytest.mark.parametrize("mutation", list(marked()))
 def test_it_is_found_once(mutation: Mutation) -> None:
-    answer = answer_to(mutation)
-    assert answer.phase == mutation.phase
-    assert [finding.code for finding in answer.findings] == [mutation.code], answer.findings
-    (finding,) = answer.findings
-    assert names(finding, mutation.names), (finding.parameter, finding.message)
-    assert (finding.severity is Severity.WARNING) == mutation.warns
-    assert answer.exit_code == (0 if mutation.warns else 1)
-    assert ROWS[mutation.title] == (mutation.base, str(mutation.pain), answer_text(mutation))
-    assert f"\n\nbringup:\n\n```text\n{printed(mutation)}\n```\n" in PAGE, WRITTEN_BY
+    PAGE.assert_found_once(mutation)
 
 
 AGAINST = sorted({mutation.base for mutation in STORED_MUTATIONS if mutation.phase == "against"})
