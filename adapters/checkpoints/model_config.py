@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 
 from bringup.adapters.checkpoints.bounded_json import read_config
 from bringup.adapters.checkpoints.config_places import CONFIG, IN_CONFIG, ConfigPlaces
+from bringup.adapters.checkpoints.files import is_named
 from bringup.diagnostics import BringupError, Diagnostic, Severity
 from bringup.shown import shown
 
@@ -32,7 +33,7 @@ def model_config(folder: Path) -> ModelConfig:
     Raises BU202 and BU233.
     """
     config, modelopt, awq = (folder / name for name in (CONFIG, MODELOPT, AUTOAWQ))
-    if not config.is_file():
+    if not is_named(config):
         return ModelConfig({})
     words = read_config(config)
     stated = next((words[name] for name in NAMES if words.get(name)), None)
