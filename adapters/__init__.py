@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from bringup.adapters.sources.open_checkpoint import Access as Access
     from bringup.adapters.sources.open_checkpoint import open_checkpoint as open_checkpoint
 else:
-    from bringup.facade import lazy_import, public_names
+    from bringup.facade import lazy_dir, lazy_import, public_names
 
     _HOMES = {
         "algebra.expr": "Expr S cat packed stack",
@@ -81,3 +81,4 @@ else:
     }
     __all__ = public_names(_HOMES)
     __getattr__ = lazy_import(__name__, _HOMES)
+    __dir__ = lazy_dir(__all__, globals())

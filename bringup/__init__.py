@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bringup.compile.runtime.speculative import Speculative as Speculative
     from bringup.compile.verify.command import verify as verify
 else:
-    from bringup.facade import lazy_import, public_names
+    from bringup.facade import lazy_dir, lazy_import, public_names
 
     _HOMES = {
         "compile.convert.adapt": "adapt",
@@ -37,3 +37,4 @@ else:
     }
     __all__ = ["__version__", *public_names(_HOMES)]
     __getattr__ = lazy_import(__name__, _HOMES)
+    __dir__ = lazy_dir(__all__, globals())

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
 
 def public_names(homes: Mapping[str, str]) -> list[str]:
     """The names of {module: its names, separated by spaces}, sorted."""
     return sorted(name for names in homes.values() for name in names.split())
+
+
+def lazy_dir(names: Sequence[str], module: Mapping[str, object]) -> Callable[[], list[str]]:
+    """The `__dir__` of a package, for completion in an interpreter: its public names and what it has imported."""
+    return lambda: sorted({*names, *module})
 
 
 def lazy_import(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:

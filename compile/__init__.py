@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from bringup.compile.targets.target import Option as Option
     from bringup.compile.targets.target import Target as Target
 else:
-    from bringup.facade import lazy_import, public_names
+    from bringup.facade import lazy_dir, lazy_import, public_names
 
     _HOMES = {
         "cache.store": "Store",
@@ -71,3 +71,4 @@ else:
     }
     __all__ = public_names(_HOMES)
     __getattr__ = lazy_import(__name__, _HOMES)
+    __dir__ = lazy_dir(__all__, globals())

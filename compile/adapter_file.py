@@ -67,7 +67,7 @@ def _from_file(path: str, settings: Any) -> Adapter:
     except SyntaxError as error:
         error.filename = error.filename or path  # Python omits it for a file that is not text
         raise
-    help = "see docs/adding-a-model.md"
+    help = "see `bringup explain adding-a-model`"
     if not callable(make) or not _accepts_one(make):
         raise fail("BU004", f"`{path}` defines no function `adapter(config)`", help=help)
     adapter = make(settings)

@@ -14,6 +14,7 @@ from bringup.adapters.checkpoints.bounded_json import read_config
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.adapters.checkpoints.config_places import IN_CONFIG, ConfigPlaces
 from bringup.adapters.checkpoints.memory import dict_checkpoint
+from bringup.adapters.checkpoints.model_config import unreadable_config
 from bringup.adapters.dialects.dialect import dialect_of, family_of, no_dialect
 from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.planning.expected_headers import as_declared, published
@@ -87,6 +88,11 @@ def open_job(
     family, preset, repository = (None, None, None) if model is None else by_name(model)
     opened, notice = _open(checkpoint, repository, model, access or Access())
     given = _config_of(config)
+    unreadable = unreadable_config(opened.findings) if opened else []
+    if opened and unreadable and given is None:
+        raise BringupError(*opened.findings)
+    if opened and unreadable:  # the given one takes its place
+        opened = replace(opened, findings=[found for found in opened.findings if found not in unreadable])
     family, opened = _in_dialect(family, opened, given)
     found = (opened.config if opened else None) or None  # {} means that there is no config.json
     raw = next((words for words in (given, found, preset) if words is not None), None)

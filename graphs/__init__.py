@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from bringup.graphs.registry import by_name as by_name
     from bringup.graphs.registry import families as families
 else:
-    from bringup.facade import lazy_import, public_names
+    from bringup.facade import lazy_dir, lazy_import, public_names
 
     _HOMES = {
         "config.fields": "Fields",
@@ -114,3 +114,4 @@ else:
     }
     __all__ = public_names(_HOMES)
     __getattr__ = lazy_import(__name__, _HOMES)
+    __dir__ = lazy_dir(__all__, globals())

@@ -112,7 +112,7 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 # The error of each family's logits compared with transformers', written by benchmarks/fidelity.py.
-DRAFT = "`bringup init --checkpoint SRC` drafts one; docs/adding-a-model.md has the next steps"
+DRAFT = "`bringup init --checkpoint SRC` drafts one; `bringup explain adding-a-model` has the next steps"
 FIDELITY = Path(__file__).with_name("fidelity.json")
 
 # Names of published configs: model → (family, table in the family's graph file, Hub repository).
@@ -292,5 +292,6 @@ def _from_file(path: Path, module_of: Callable[[Path], ModuleType] = userfiles.r
         raise
     family = getattr(module, "family", None)
     if not isinstance(family, Family):
-        raise fail("BU004", f"`{path}` defines no `family`", help="see docs/adding-a-model.md: family = Family(…)")
+        help = "write family = Family(…), as `bringup explain adding-a-model` shows"
+        raise fail("BU004", f"`{path}` defines no `family`", help=help)
     return family

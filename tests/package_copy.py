@@ -6,17 +6,18 @@ import shutil
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("bringup", "graphs", "adapters", "compile")
+PARTS = ("bringup", "graphs", "adapters", "compile", "docs")
 
 
 def files() -> dict[str, Path]:
-    """Every file of the package that git would keep, by its part's name and the path in it."""
+    """Every file of the package that a wheel has, by its part's name and the path in it."""
     found: dict[str, Path] = {}
     for part in PARTS:
         for path in sorted((ROOT / part).rglob("*")):
             inner = path.relative_to(ROOT / part)
             linked = part == "bringup" and inner.parts[0] in PARTS
-            if path.is_file() and not linked and "__pycache__" not in inner.parts:
+            left_out = "__pycache__" in inner.parts or (part == "docs" and path.suffix != ".md")
+            if path.is_file() and not linked and not left_out:
                 found[f"{part}/{inner.as_posix()}"] = path
     return found
 

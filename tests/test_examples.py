@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ import bringup
 from bringup.compile.verify.command import activations
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+PAGE = EXAMPLES.parent / "docs" / "coming-from.md"
 HEADS, SIZE, LAYERS = 3, 4, 2
 
 
@@ -50,6 +52,24 @@ def test_a_model_in_one_file(tmp_path):
     with torch.no_grad():
         wanted = reference(torch.tensor([tokens])).logits[0].numpy()
     assert np.abs(activations(job, tokens)["lm_head"] - wanted).max() <= 1e-5 * np.abs(wanted).max()
+
+
+def test_the_names_of_coming_from(tmp_path):
+    """The Python of the page as it is written; both bundles continue a prompt as transformers does."""
+    torch.manual_seed(0)
+    shape = {"hidden_size": HEADS * SIZE, "intermediate_size": 20, "num_hidden_layers": LAYERS, "eos_token_id": None}
+    config = LlamaConfig(**shape, num_attention_heads=HEADS, vocab_size=31, max_position_embeddings=64)
+    reference = LlamaForCausalLM(config).eval()
+    reference.save_pretrained(tmp_path / "my-llama")
+    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    first = done.stdout.splitlines()[0]
+    assert first.startswith("['model.embed_tokens.weight', 'model.layers.0.input_layernorm.weight'")
+    with torch.no_grad():
+        wanted = reference.generate(torch.tensor([[3, 1, 4]]), max_new_tokens=6, do_sample=False)[0, 3:].tolist()
+    for name in ("from-memory.bundle", "from-weights.bundle"):
+        with bringup.load(tmp_path / name) as session:
+            assert list(session.generate([3, 1, 4], max_new_tokens=6)) == wanted
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ def setuptools_table() -> dict:
 
 
 def test_every_package_is_listed(setuptools_table):
-    found = {"bringup"}
+    found = {"bringup", "bringup.docs"}  # which has pages only
     for folder in ("bringup", *MAPPED):
         inner = [init.parent.relative_to(ROOT) for init in (ROOT / folder).rglob("__init__.py")]
         names = {".".join(path.parts) for path in inner if not set(path.parts[1:2]) & set(MAPPED)}
@@ -38,7 +38,7 @@ def test_every_package_is_listed(setuptools_table):
 
 
 def test_links_point_at_the_mapped_folders(setuptools_table):
-    for folder in MAPPED:
+    for folder in (*MAPPED, "docs"):
         assert setuptools_table["package-dir"][f"bringup.{folder}"] == folder
         assert (ROOT / "bringup" / folder).resolve() == ROOT / folder
 
@@ -115,6 +115,12 @@ READ_BY_USERS += (ROOT / "examples").rglob("*.py")
 PLANTED = ("BU501.md", "BU504.md", "BU615.md", "BU616.md", "BU617.md", "BU618.md", "BU630.md", "BU631.md", "BU704.md")
 
 
+def loaded_names(module: str) -> list[str]:
+    """`dir` of a module in a fresh interpreter, which has imported none of its names."""
+    text = f"import sys, {module}; print(*dir(sys.modules['{module}']))"
+    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout.split()
+
+
 @pytest.mark.parametrize("name", sorted(FACADES))
 def test_a_facade_has_every_name_that_it_lists(name):
     """And type checkers read the same names."""
@@ -124,6 +130,7 @@ def test_a_facade_has_every_name_that_it_lists(name):
     names = {alias.name for node in typed for alias in node.names if alias.asname == alias.name}
     assert names == set(module.__all__) - {"__version__"}
     assert {each for each in module.__all__ if getattr(module, each, None) is None} == set()
+    assert set(module.__all__) <= set(loaded_names(name))
     with pytest.raises(AttributeError, match="nothing"):
         module.nothing  # noqa: B018
 

@@ -7,18 +7,17 @@ numpy's functions (NEP 18, `__array_function__`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
-from bringup.adapters.algebra.expr import Expr, Source
+from bringup.adapters.algebra.expr import Expr
 from bringup.adapters.algebra.region import Region, concat, joined_dtype
 from bringup.adapters.algebra.scope import Scope
 from bringup.adapters.algebra.values import ValueNode
-from bringup.diagnostics import did_you_mean, fail
 from bringup.graphs.core.axes import Axis, sized
-from bringup.spec import DTYPES, Shape, TensorInfo
+from bringup.spec import DTYPES, Shape
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,7 +84,7 @@ class Traced:
 
         def run(region: Region) -> Region:
             before = tuple(Axis(f"d{k}", size) for k, size in enumerate(region.shape))
-            return _plain(region.rearrange(before, tuple(before[k] for k in order)))
+            return plain_region(region.rearrange(before, tuple(before[k] for k in order)))
 
         return self._moved(run, [self.shape[k] for k in order])
 
@@ -101,7 +100,11 @@ class Traced:
             sizes[sizes.index(-1)] = self.size // rest
         if math.prod(sizes) != self.size or min(sizes, default=1) < 1:
             raise ValueError(f"{list(self.shape)} has no shape {sizes}")
-        return self._moved(lambda region: _plain(region, sizes), sizes)
+        return self._moved(lambda region: plain_region(region, sizes), sizes)
+
+    def copy(self, *_: Any, **__: Any) -> Traced:
+        """The tensor itself: every result of a traced function is copied to memory of its own."""
+        return self
 
     def ravel(self) -> Traced:
         return self.reshape(-1)
@@ -120,8 +123,8 @@ class Traced:
 
         def run(region: Region) -> Region:
             if new > old:
-                region = _plain(region, (*shape, new // old))
-            return _plain(region.bits(name, ""), shape)
+                region = plain_region(region, (*shape, new // old))
+            return plain_region(region.bits(name, ""), shape)
 
         return self._moved(run, shape, name)
 
@@ -167,7 +170,7 @@ class Traced:
         if step < 1 or start >= stop:
             raise ValueError(f"the range {start}:{stop}:{step} of an axis of {size} is empty, or has a negative step")
         shape = (*self.shape[:axis], stop - start, *self.shape[axis + 1 :])
-        return self._moved(lambda region: _plain(region.window(axis, start, stop)), shape)
+        return self._moved(lambda region: plain_region(region.window(axis, start, stop)), shape)
 
     def _every(self, axis: int, start: int, stop: int, step: int) -> Traced:
         count = len(range(start, stop, step))
@@ -178,7 +181,10 @@ class Traced:
         return every.cut(axis, slice(start // step, start // step + count))
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        raise TypeError("a traced tensor has no values: move elements with numpy's functions, or use `compute`")
+        help = "write x.copy() for np.array(x), np.from_dlpack(x) and np.ascontiguousarray(x), and `compute` for values"
+        raise TypeError(f"a traced tensor has no values: {help}")
+
+    __dlpack__ = __dlpack_device__ = __array__
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         known = FUNCTIONS.get(function.__name__)
@@ -195,7 +201,7 @@ def _numbers(given: tuple[Any, ...]) -> list[int]:
     return [int(number) for number in cast("Sequence[Any]", given[0] if alone else given)]
 
 
-def _plain(region: Region, shape: Sequence[int] | None = None) -> Region:
+def plain_region(region: Region, shape: Sequence[int] | None = None) -> Region:
     """A region without names of axes, in its own shape or another one with as many elements."""
     return replace(region, axes=tuple(Axis("", size) for size in (region.shape if shape is None else shape)))
 
@@ -206,7 +212,7 @@ def _concatenate(arrays: Sequence[Traced], axis: int = 0) -> Traced:
     shape[at] = sum(array.shape[at] for array in arrays)
     parts = tuple(array.expr for array in arrays)
     name = joined_dtype([array.name for array in arrays])
-    return Traced(Step(parts, lambda *regions: _plain(concat(regions, at, ""))), tuple(shape), name)
+    return Traced(Step(parts, lambda *regions: plain_region(concat(regions, at, ""))), tuple(shape), name)
 
 
 def _stack(arrays: Sequence[Traced], axis: int = 0) -> Traced:
@@ -239,6 +245,7 @@ def _transpose(array: Traced, axes: Sequence[int] = ()) -> Traced:
 # numpy's functions that only move elements, by their names.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "concatenate": _concatenate,
+    "copy": Traced.copy,
     "moveaxis": _moveaxis,
     "ravel": Traced.ravel,
     "reshape": Traced.reshape,
@@ -273,28 +280,4 @@ def compute(
     axes = sized(" ".join(names), sizes)
     name = getattr(run, "__name__", "function")
     value = ValueNode(name, tuple(parts), lambda _: (axes, dtype), run, exact, inverse)
-    return Traced(Step((value,), _plain), tuple(shape), dtype)
-
-
-class Tensors(Mapping[str, Any]):
-    """A checkpoint's tensors by name, traced. A missing name is BU101."""
-
-    def __init__(self, headers: Mapping[str, TensorInfo]) -> None:
-        self.headers = headers
-
-    def __getitem__(self, name: str) -> Traced:
-        info = self.headers.get(name)
-        if info is None:
-            hint = did_you_mean(name, self.headers) or "`bringup inspect` lists the names"
-            raise fail("BU101", f"the adapter's function reads `{name}`, which the checkpoint does not have", help=hint)
-        dtype = "float32" if DTYPES[info.dtype].block else info.dtype
-        return Traced(Step((Source(name, "", {}),), _plain), info.shape, dtype)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.headers)
-
-    def __len__(self) -> int:
-        return len(self.headers)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.headers
+    return Traced(Step((value,), plain_region), tuple(shape), dtype)

@@ -67,6 +67,11 @@ def entries(folder: Path) -> list[str]:
     return sorted(os.listdir(folder) if is_local(folder) else getattr(folder, "names"))  # noqa: B009, PTH208
 
 
+def is_named(path: Path) -> bool:
+    """Whether a path names a file, or locally a folder, a pipe or a broken link, which `opened` rejects."""
+    return path.is_file() or (is_local(path) and os.path.lexists(path))
+
+
 def unreadable(path: Path, message: str) -> BringupError:
     """BU233 for a file that cannot be read."""
     help = "name a local file that you may read, or a link to one"

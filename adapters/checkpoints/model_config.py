@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from bringup.adapters.checkpoints.bounded_json import read_config
 from bringup.adapters.checkpoints.config_places import CONFIG, IN_CONFIG, ConfigPlaces
+from bringup.adapters.checkpoints.files import is_named
 from bringup.diagnostics import BringupError, Diagnostic, Severity
 from bringup.shown import shown
 
@@ -18,7 +19,7 @@ NAMES = ("quantization_config", "compression_config")
 
 
 class ModelConfig(NamedTuple):
-    """The keys of a config.json and their places; and the findings on the file next to it that contradicts them."""
+    """The keys of a config.json and their places; and the findings on it, or on the file that contradicts it."""
 
     words: dict[str, Any]
     findings: Sequence[Diagnostic] = ()
@@ -29,12 +30,16 @@ def model_config(folder: Path) -> ModelConfig:
     """config.json of a folder, with a quantiser's own file as its `quantization_config`; {} if there is none.
 
     A `quantization_config` in config.json takes precedence; BU151, a warning, if hf_quant_config.json has other values.
-    Raises BU202 and BU233.
+    A config.json that is not readable is a finding, because another may take its place: {}, with BU202 or BU233. Raises
+    these for the quantiser's own file.
     """
     config, modelopt, awq = (folder / name for name in (CONFIG, MODELOPT, AUTOAWQ))
-    if not config.is_file():
+    if not is_named(config):
         return ModelConfig({})
-    words = read_config(config)
+    try:
+        words = read_config(config)
+    except BringupError as error:
+        return ModelConfig({}, error.findings)
     stated = next((words[name] for name in NAMES if words.get(name)), None)
     if stated is not None:
         return ModelConfig(words, [*_contradiction(stated, modelopt)] if modelopt.is_file() else ())
@@ -43,6 +48,11 @@ def model_config(folder: Path) -> ModelConfig:
     if awq.is_file() and "w_bit" in (found := read_config(awq)):
         return _with_quantisation(words, "awq", found, AUTOAWQ)
     return ModelConfig(words)
+
+
+def unreadable_config(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """The findings of `model_config` on a config.json that is not readable."""
+    return [found for found in findings if found.code in ("BU202", "BU233") and Path(found.file).name == CONFIG]
 
 
 def _with_quantisation(words: dict[str, Any], method: str, found: Mapping[str, Any], file: str) -> ModelConfig:

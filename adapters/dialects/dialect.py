@@ -47,7 +47,7 @@ EPSILONS = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
 EVERY: Mapping[str, str] = {"vocab_size": "vocab_size"}
 # Keys that converters write in addition to a model's hyperparameters, and keys that do not affect the result.
 SILENT = frozenset({"tensor_data_layout"})
-HELP = "docs/adding-a-model.md describes how to write one, under `GGUF`"
+HELP = "`bringup explain adding-a-model` describes how to write one, under `GGUF`"
 
 
 def _no_more(hyper: Hyperparameters) -> dict[str, Any]:
@@ -233,7 +233,7 @@ def no_dialect(hyper: Hyperparameters, family: Family | None) -> BringupError:
         failed,
         code="BU125",
         message=f"no graph serves GGUF architecture `{short(name)}`; those that are read: {read}",
-        help=did_you_mean(name, spoken) or "docs/adding-a-model.md shows how to add a model, and its GGUF dialect",
+        help=did_you_mean(name, spoken) or "`bringup explain adding-a-model` shows how to add a model with its dialect",
         file=str(hyper.path),
     )
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 from bringup.adapters.checkpoints.bounded_json import read_json
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.adapters.checkpoints.file_states import states_before, states_of
-from bringup.adapters.checkpoints.files import unreadable
+from bringup.adapters.checkpoints.files import is_named, unreadable
 from bringup.adapters.checkpoints.gguf import Metadata
 from bringup.adapters.checkpoints.gguf_tensors import read_gguf
 from bringup.adapters.checkpoints.reader import read_loaded, read_mapped
@@ -25,6 +25,7 @@ from bringup.shown import shown
 from bringup.system.os_errors import reason
 
 MAGIC = b"GGUF"
+REQUESTS = ("lora.safetensors", "model.lora_weights.npy")  # of `bringup lora convert`, of TensorRT-LLM's script
 NAMES = ("adapter_model.safetensors", "adapters.safetensors", "adapter_model.bin")  # of peft, MLX, older peft
 
 
@@ -69,7 +70,7 @@ def open_lora(path: str | os.PathLike[str]) -> LoraFiles:
             config=megatron.read_run_config(run),
             spelling=SPELLINGS["megatron"],
         )
-    words = _words(folder)
+    words = _words(folder, place)
     weights = place if place.is_file() else next((folder / name for name in NAMES if (folder / name).is_file()), folder)
     checkpoint = replace(open_path(weights, str(place)), config=words)
     file = str(folder / FILE)
@@ -77,13 +78,18 @@ def open_lora(path: str | os.PathLike[str]) -> LoraFiles:
         config, findings = read_mlx_config(words, file)
         return LoraFiles(
             path=place, checkpoint=checkpoint, config=config, spelling=SPELLINGS["mlx"], findings=findings,
-            base=str(words.get("model") or ""),
+            base=_text(words.get("model")),
         )  # fmt: skip
     config, findings = read_lora_config(words, file)
     return LoraFiles(
         path=place, checkpoint=checkpoint, config=config, spelling=SPELLINGS["peft"], findings=findings,
-        base=str(words.get("base_model_name_or_path") or ""),
+        base=_text(words.get("base_model_name_or_path")),
     )  # fmt: skip
+
+
+def _text(value: object) -> str:
+    """A text of a config; \"\" for any other value."""
+    return value if isinstance(value, str) else ""
 
 
 def _is_gguf(path: Path) -> bool:
@@ -91,12 +97,17 @@ def _is_gguf(path: Path) -> bool:
         return file.read(len(MAGIC)) == MAGIC
 
 
-def _words(folder: Path) -> Mapping[str, Any]:
-    """adapter_config.json. Raises BU160."""
+def _words(folder: Path, place: Path) -> Mapping[str, Any]:
+    """adapter_config.json of the folder of a `place`. Raises BU160, and BU233 for one that is no regular file."""
     file = folder / FILE
     help = "name the folder that peft's `save_pretrained` wrote; rank and scale are in that file only"
-    if not file.is_file():
-        raise fail("BU160", f"`{folder}` has no {FILE}", help=help, file=str(folder))
+    if not is_named(file):
+        message = f"`{place}` has no {FILE}{'' if place is folder else ' next to it'}"
+        if any((folder / name).is_file() for name in REQUESTS):
+            help = (
+                f"these are the tensors of a request: bringup lora convert {folder} --to peft --checkpoint BASE -o DIR"
+            )
+        raise fail("BU160", message, help=help, file=str(place))
     try:
         return read_json(file)
     except ValueError as error:

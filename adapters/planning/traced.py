@@ -2,23 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-from bringup.adapters.algebra.expr import Expr
+from bringup.adapters.algebra.expr import Expr, Source
 from bringup.adapters.algebra.region import Region
 from bringup.adapters.algebra.results import site_of
-from bringup.adapters.algebra.traced import Step, Tensors, Traced
+from bringup.adapters.algebra.traced import Step, Tensors, Traced, plain_region
 from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.planning.rules import Rule
 from bringup.diagnostics import did_you_mean, fail
 from bringup.graphs.core.axes import Axes, AxesError, shape_of
 from bringup.graphs.core.signature import Signature
-from bringup.spec import Site, TensorInfo
+from bringup.spec import DTYPES, Site, TensorInfo
 
 Function = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+class Tensors(Mapping[str, Any]):
+    """A checkpoint's tensors by name, traced. A missing name is BU101."""
+
+    def __init__(self, headers: Mapping[str, TensorInfo]) -> None:
+        self.headers = headers
+
+    def __getitem__(self, name: str) -> Traced:
+        info = self.headers.get(name)
+        if info is None:
+            hint = did_you_mean(name, self.headers) or "`bringup inspect` lists the names"
+            raise fail("BU101", f"the adapter's function reads `{name}`, which the checkpoint does not have", help=hint)
+        dtype = "float32" if DTYPES[info.dtype].block else info.dtype
+        return Traced(Step((Source(name, "", {}),), plain_region), info.shape, dtype)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.headers)
+
+    def __len__(self) -> int:
+        return len(self.headers)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.headers
 
 
 def traced(function: Function, *, name: str = "") -> Adapter:

@@ -144,10 +144,15 @@ def _requests(
             requests.append(Request(tokens, eos=eos, **settings))
             batch.check(requests[-1])
         except BringupError as error:
-            wrong += (_finding(number, each.message, path, each.help) for each in error.findings)
+            wrong += (_finding(number, each.message, path, _help(each, given)) for each in error.findings)
     if wrong:
         raise BringupError(*wrong)
     return requests
+
+
+def _help(found: Diagnostic, given: Mapping[str, Any]) -> str:
+    """The help of a finding, as it applies to a line: LoRAs are options of the command."""
+    return f"name its files: --lora {given['lora']}=PATH" if found.code == "BU620" else found.help
 
 
 def _finding(number: int, message: str, path: Path, help: str = "") -> Diagnostic:

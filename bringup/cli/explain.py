@@ -1,4 +1,4 @@
-"""`bringup explain`: a code, a parameter or a tensor in detail."""
+"""`bringup explain`: a code, a page of the documentation, a parameter or a tensor."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from bringup.cli.parameters.sections import SectionedCommand
 from bringup.cli.parameters.words import CODE
 from bringup.codes import page, titles
 from bringup.diagnostics import did_you_mean, fail
+from bringup.guides import guide, names
 from bringup.render.visible import visible
 from bringup.render.words import table
 
@@ -24,22 +25,27 @@ class Words(Named, Ranks):
 
 
 @click.command("explain", cls=SectionedCommand)
-@click.argument("subject", type=CODE, metavar="CODE|PARAMETER|TENSOR")
+@click.argument("subject", type=CODE, metavar="CODE|PAGE|PARAMETER|TENSOR")
 @job_options
 @rank_options
 @click.option("--rank", type=click.IntRange(0), metavar="R", help="Only this rank; default: all of them.")
 def command(subject: str, rank: int | None, **named: Unpack[Words]) -> None:
     """Explain a code (BU102), how a PARAMETER of MODEL is computed, or how a checkpoint's TENSOR is used.
 
+    A PAGE of the documentation is printed: adding-a-model, architecture, ci, coming-from, cpu-performance, daily-use,
+    faults, faults-quantised, fidelity, formats, kernels, lora, lora-faults, quantisation, schedule-and-kernels, serve,
+    support, targets, verify, weights.
+
     Bytes are printed as FILE[FIRST:END]. With --tp, --ep or --pp, also what each rank holds and reads.
     """
-    text, code = page(subject), subject.upper().translate(LOOK_ALIKE)
+    of_model = bool(named["model"] or named["checkpoint"])
+    text, code = page(subject) or (None if of_model else guide(subject)), subject.upper().translate(LOOK_ALIKE)
     if text:
         print(text, end="")
         return
-    if re.fullmatch(r"BU\w{3}", code) or not (named["model"] or named["checkpoint"]):
+    if re.fullmatch(r"BU\w{3}", code) or not of_model:
         codes = titles()
-        near = [*codes, *codes.values()]
+        near = [*codes, *codes.values(), *names()]
         hint = f"did you mean `{code}`?" if code in codes else did_you_mean(subject, near)
         other = f"for a parameter or a tensor, name the model too: bringup explain {subject} MODEL"
         raise fail("BU010", f"unknown code `{subject}`", help=hint or other)

@@ -23,7 +23,7 @@ def command(markdown: bool) -> None:
 
     float32: the largest difference of a logit, divided by the largest logit. bfloat16: the error against the exact
     logits, as a multiple of the error of transformers' bfloat16. Measured on tiny configurations, over prefill and
-    decode: docs/fidelity.md.
+    decode: see `bringup explain fidelity`.
     """
     failed: list[BringupError] = []
     offered = [*families(failed)]

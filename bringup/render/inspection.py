@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bringup.render.json_text import json_text
-from bringup.render.visible import visible
+from bringup.render.visible import brief, visible
 from bringup.render.words import count, plural, size, table
 from bringup.shown import shown
 
@@ -43,7 +43,7 @@ def _sections(found: Inspection) -> Iterator[str]:
 
 
 def _row(group: Group) -> tuple[str, ...]:
-    return visible(group.name), f"{group.count:,}", str(list(group.shape)), group.dtype, size(group.nbytes)
+    return visible(brief(group.name)), f"{group.count:,}", str(list(group.shape)), group.dtype, size(group.nbytes)
 
 
 def _served(found: Inspection) -> str:

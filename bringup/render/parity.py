@@ -96,7 +96,8 @@ def _in_another_form(off: Sequence[Layer]) -> str:
     names = ", ".join(module.name for module in off[:3]) + (", …" if len(off) > 3 else "")
     return (
         f"the logits agree although these outputs differ: {names}\n"
-        "  an adapter that reorders the rows of a matrix causes this, such as those of q and k for rope in halves"
+        "  two causes: an adapter reorders the rows of a matrix, such as those of q and k for rope in halves; or the\n"
+        "  graph applies a factor in another module than transformers, such as that of the embedding"
     )
 
 

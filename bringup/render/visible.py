@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from bringup.diagnostics import Diagnostic, Report
+from bringup.shown import short
 
 # Controls (C0, C1, DEL); characters without width or that change the direction of text (Unicode categories Cf, Zl, Zp);
 # surrogates and the non-characters, which neither XML nor UTF-8 supports; and `##[`, which begins a command anywhere in
@@ -14,6 +15,15 @@ _HARMFUL = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"
     "\ud800-\udfff\U000e0000-\U000e007f]|(?<=#)#(?=\\[)"
 )
+
+
+# A word of more characters than a path of any system has. Names of tensors may be as long as a file.
+_ENDLESS = re.compile(r"[^\s`]{5000,}")
+
+
+def brief(text: str) -> str:
+    """The text with every endless word cut to its beginning and its length."""
+    return _ENDLESS.sub(lambda found: short(found[0]), text) if len(text) >= 5000 else text
 
 
 def visible(text: str) -> str:
@@ -30,10 +40,10 @@ def _escape(code: int) -> str:
 
 
 def harmless(finding: Diagnostic) -> Diagnostic:
-    """The finding with escaped texts. Its sites are unchanged, because they are opened."""
+    """The finding with escaped texts, without endless words. Its sites are unchanged, because they are opened."""
     names = ("message", "help", "parameter", "expected", "actual", "file", "tensor")
-    words = {name: visible(getattr(finding, name)) for name in names}
-    return replace(finding, sources=tuple(map(visible, finding.sources)), **words)
+    words = {name: visible(brief(getattr(finding, name))) for name in names}
+    return replace(finding, sources=tuple(visible(brief(source)) for source in finding.sources), **words)
 
 
 def harmless_report(report: Report) -> Report:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bringup.diagnostics import BringupError, Diagnostic, Severity, fail
 from bringup.progress import Progress
-from bringup.system.os_errors import reason, refused
+from bringup.system.os_errors import ELSEWHERE, reason, refused
 from bringup.system.signals import signals_deferred
 
 _LONGEST = 200  # bytes of a name, so that derived names stay below the 255 of most file systems
@@ -101,4 +101,4 @@ def _unlockable(error: OSError, place: Path) -> BringupError:
     if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EBADF):
         message = f"the file system of `{place}` has no locks: {reason(error)}"
         return fail("BU013", message, help="choose a path on another file system with -o")
-    return fail("BU901", f"cannot write next to `{place}`: {reason(error)}")
+    return fail("BU901", f"cannot write next to `{place}`: {reason(error)}", help=ELSEWHERE)

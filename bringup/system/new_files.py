@@ -27,7 +27,10 @@ def new_files(folder: Path, keep: Callable[[BaseException], bool] = lambda _: Fa
     part = sibling_path(folder.absolute(), f"{os.getpid()}.part")
     complete = False
     try:
-        make_folder(part)
+        try:
+            make_folder(part)
+        except BringupError as error:
+            raise _named(error, part, folder) from error
         try:
             yield part
         except BaseException as error:

@@ -26,6 +26,7 @@ _SHORT = (
 _PLAIN = {errno.ELOOP: "its symbolic links form a loop"}  # plainer than the system's messages
 _NO_SPACE = os.strerror(errno.ENOSPC).lower()
 _ROOM = "free some space, or choose a path on another disk with -o"
+ELSEWHERE = "choose a path in a folder that you may write to"
 _HELP = "close other programs, raise the limit (`ulimit -v`), or compile on a larger machine; --dry-run prints the need"
 
 
@@ -69,7 +70,7 @@ def _reports(error: BaseException, *words: str) -> bool:
 
 def unwritable(error: OSError, path: Path) -> BringupError:
     """BU901, BU902 or BU903 for an error of a write to `path`."""
-    return refused(error, path.parent) or fail("BU901", f"cannot write `{path}`: {reason(error)}")
+    return refused(error, path.parent) or fail("BU901", f"cannot write `{path}`: {reason(error)}", help=ELSEWHERE)
 
 
 def reason(error: BaseException) -> str:

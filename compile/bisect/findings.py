@@ -95,7 +95,7 @@ def code_departs(layers: Sequence[Layer], reference: str, tolerance: float) -> D
     """BU701 for a graph that departs although each of its modules agrees on the reference's own input."""
     if not layers:
         message = f"the graph departs from {reference}, which has no modules to compare: the place is not known"
-        help = "record the inputs and outputs of its modules; see docs/verify.md"
+        help = "record the inputs and outputs of its modules; see `bringup explain verify`"
         return Diagnostic(code="BU701", message=message, help=help)
     first = misfed(layers, tolerance)
     where = f"the first module with another input than the reference's is `{first.name}`" if first else "at its end"

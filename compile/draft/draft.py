@@ -11,6 +11,7 @@ from typing import Any
 
 from bringup import userfiles
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
+from bringup.adapters.checkpoints.model_config import unreadable_config
 from bringup.compile.draft.adapter_text import adapter_text
 from bringup.compile.draft.facts import Facts, facts_of
 from bringup.compile.draft.graph_text import graph_text
@@ -52,9 +53,11 @@ def draft(checkpoint: Checkpoint, name: str | None = None) -> Draft:
     Rules are those that the checker proves: on all layers, each element of their tensors read once. If several are
     proved, the first is written, and the others are a question. Hints are read from transformers and vLLM if they are
     installed. `name` is the family's; default: the config's model_type. Raises BU046 if sizes or layers are not found,
-    BU127 without a config.json.
+    BU127 without a config.json, BU202 and BU233 if it is not readable.
     """
     raw = checkpoint.config
+    if unreadable := unreadable_config(checkpoint.findings):
+        raise BringupError(*unreadable)
     if not raw:
         raise fail("BU127", f"`{checkpoint.source}` has no config.json", help="put config.json next to the weights")
     known = architectures(raw)

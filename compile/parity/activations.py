@@ -25,7 +25,7 @@ from bringup.graphs.core.module import Module
 from bringup.system.os_errors import reason, unwritable
 
 LOGITS, TOKENS = "logits", "tokens"
-_AGAIN = "record it again; docs/verify.md shows how"
+_AGAIN = "record it again; `bringup explain verify` shows how"
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,7 +254,8 @@ def _unknown(config: Mapping[str, Any], why: str) -> BringupError:
     return fail(
         "BU703",
         f"transformers has no reference for `{name}`: {why}",
-        help="record the model's own code with `save_activations` and pass the file: --against FILE (docs/verify.md)",
+        help="record the model's own code with `save_activations` and pass the file: --against FILE; "
+        "`bringup explain verify` shows how",
     )
 
 

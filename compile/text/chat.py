@@ -40,7 +40,7 @@ class Chat:
             help = "use a template that the model's authors published: they stay far below this limit"
             raise fail("BU612", f"the chat template {error}", help=help) from None
         if "missing" in answer:
-            help = "run: pip install 'bringup[compile]'"
+            help = f"run: pip install {answer['missing']}"
             raise fail("BU922", f"the package `{answer['missing']}` is not installed", help=help)
         if "error" in answer:
             help = "the template may not support a part of it, such as a system message; `--prompt` needs no template"

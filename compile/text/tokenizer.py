@@ -130,7 +130,7 @@ def _build(text: bytes, path: Path, trusted: bool) -> tokenizers.Tokenizer:
     try:
         import tokenizers
     except ImportError:
-        help = "run: pip install 'bringup[compile]'"
+        help = "run: pip install tokenizers"
         raise fail("BU922", "the package `tokenizers` is not installed", help=help) from None
     if not trusted:
         _try(text, path)

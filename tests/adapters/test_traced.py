@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bringup.adapters import compute, dict_checkpoint, make_plan, materialise, reverse, traced
-from bringup.adapters.algebra.traced import Tensors
+from bringup.adapters.planning.traced import Tensors
 from bringup.graphs.core.axes import sized
 from bringup.graphs.core.signature import Declared, Signature
 
@@ -110,6 +110,13 @@ def test_steps_together_are_numpy_s(chosen: list[tuple[str, Any]]) -> None:
     assert np.array_equal(found, wanted)
 
 
+def test_copies() -> None:
+    """Those of a conversion function that makes arrays contiguous: the same numbers, traced or not."""
+    found, wanted = run(lambda a, b: np.copy(a.T.copy(), order="C"), {"a": A, "b": B})
+    assert np.array_equal(found, wanted)
+    assert found.flags.c_contiguous
+
+
 def test_movements_are_taken_back() -> None:
     checkpoint = dict_checkpoint({"a": A}, {})
     signature = Signature({"p": Declared("p", sized("x y", {"x": 8, "y": 6}), "float32")})
@@ -123,6 +130,9 @@ def test_movements_are_taken_back() -> None:
         (lambda a, b: a + b, TypeError, "unsupported operand"),
         (lambda a, b: np.sort(a), TypeError, "numpy's `sort` is not one of concatenate"),
         (lambda a, b: np.asarray(a), TypeError, "has no values"),
+        (lambda a, b: np.array(a), TypeError, r"x.copy\(\) for np.array\(x\)"),
+        (lambda a, b: np.from_dlpack(a), TypeError, r"x.copy\(\) for .*np.from_dlpack\(x\)"),
+        (lambda a, b: np.ascontiguousarray(a.T), TypeError, r"x.copy\(\) for .*np.ascontiguousarray\(x\)"),
         (lambda a, b: a[[1, 0]], TypeError, "integers and ranges"),
         (lambda a, b: a[2], IndexError, "index 2 of an axis of 2"),
         (lambda a, b: a[:, ::-1], ValueError, "negative step"),

@@ -112,6 +112,23 @@ def test_shapes_without_room(bundle: Path) -> None:
     assert bench(bundle, "--input", "0").exit_code == 2
 
 
+def test_a_model_with_a_short_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shapes that the model's positions do not hold are left out, unless an option requests them or none is left."""
+    source = job_of("gpt2", tmp_path).checkpoint.source
+    positions = json.loads(Path(source, "config.json").read_text("utf-8"))["n_positions"]
+    monkeypatch.setattr("bringup.cli.launches.bench.INPUTS", (8, positions))
+    monkeypatch.setattr("bringup.cli.launches.bench.OUTPUT", 2)
+    monkeypatch.setattr("bringup.cli.launches.bench.BATCHES", (1,))
+    words = ("gpt2", "--checkpoint", source, "--rounds", 1, "--warmup", 0)
+    result = bench(*words, "--json")
+    assert f"note: {positions} tokens and 2 new ones do not fit the bundle's context of {positions}" in result.stderr
+    assert [row["input"] for row in json.loads(result.stdout)["rows"]] == [8]
+    refused = bench(*words, "--input", positions)
+    assert refused.exit_code == 2
+    assert f"{positions} tokens and 2 new ones do not fit the model's context of {positions}" in refused.stderr
+    assert "--input N --output N" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

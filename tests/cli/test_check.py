@@ -130,3 +130,27 @@ def test_a_wrong_command_is_exit_2(bringup: Bringup, words: list[str], said: str
 def test_dummy_weights_are_announced(bringup: Bringup) -> None:
     result = bringup("check", "gpt2", "--checkpoint", "dummy")
     assert (result.exit_code, result.stderr) == (0, "note: random dummy weights, as requested\n")
+
+
+@pytest.mark.parametrize("kind", ["text", "folder"])
+def test_another_config_takes_the_place_of_one_that_is_not_readable(
+    bringup: Bringup, small: Path, tmp_path: Path, kind: str
+) -> None:
+    """As the help of the error says; `inspect` shows the tensors beside the error."""
+    config = small / "config.json"
+    given = config.rename(tmp_path / "given.json")
+    if kind == "text":
+        config.write_text("{", "utf-8")
+    else:
+        config.mkdir()
+    code = "BU202" if kind == "text" else "BU233"
+    for words in (["check"], ["check", "gpt2"], ["init"]):
+        result = bringup(*words, "--checkpoint", small)
+        assert result.exit_code == 1
+        assert f"error[{code}]" in result.output
+        assert "BU127" not in result.output
+    assert bringup("check", "--checkpoint", small, "--config", given).exit_code == 0
+    shown = bringup("inspect", small)
+    assert shown.exit_code == 1
+    assert f"error[{code}]" in shown.output
+    assert "wte.weight" in shown.output

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
 import pytest
 
+from bringup import guides
 from bringup.codes import FOLDER, titles
 from tests.cli.conftest import Bringup
 from tests.cli.headers import write_gguf
@@ -43,6 +45,36 @@ def test_names_of_codes_are_unique() -> None:
 def test_a_code(bringup: Bringup, subject: str) -> None:
     result = bringup("explain", subject)
     assert (result.exit_code, result.output) == (0, (FOLDER / "BU102.md").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("subject", ["lora", "lora.md", "docs/lora.md"])
+def test_a_page_of_the_documentation(bringup: Bringup, subject: str) -> None:
+    assert bringup("explain", subject).output == (ROOT / "docs/lora.md").read_text("utf-8")
+
+
+def test_help_lists_every_page(bringup: Bringup) -> None:
+    listed = " ".join(bringup("explain", "--help").output.split()).partition("is printed: ")[2].partition(".")[0]
+    assert listed.split(", ") == guides.names() == sorted(path.stem for path in ROOT.glob("docs/*.md"))
+
+
+def test_messages_name_pages_that_are_installed() -> None:
+    """A wheel has no folder docs/: messages and the pages of codes name the command that prints a page."""
+    texts = {path: path.read_text("utf-8") for path in (*SOURCES, *FOLDER.glob("BU*.md"))}
+    strings = {path: text if path.suffix == ".md" else "\n".join(_strings(text)) for path, text in texts.items()}
+    assert [path for path, text in strings.items() if re.search(r"\bdocs/[\w-]+\.md", text)] == []
+    named = {name for text in strings.values() for name in re.findall(r"`bringup\s+explain\s+([a-z][\w-]*)`", text)}
+    assert "adding-a-model" in named
+    assert named <= {*guides.names(), *titles().values()}
+
+
+def _strings(text: str) -> list[str]:
+    """The texts in a source file that are no docstring of a module or of a function that is no command."""
+    tree = ast.parse(text)
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    held = (node for node in ast.walk(tree) if isinstance(node, kinds) and not getattr(node, "decorator_list", ()))
+    first = {id(node.body[0].value) for node in held if node.body and isinstance(node.body[0], ast.Expr)}
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in first)
+    return [node.value for node in nodes if isinstance(node.value, str)]
 
 
 def test_a_parameter(bringup: Bringup, small: Path) -> None:
@@ -105,6 +137,7 @@ def test_a_parameter_of_another_format(bringup: Bringup, tmp_path: Path) -> None
     [
         (["explain", "BU120x"], "did you mean `BU120`?"),
         (["explain", "BU999"], "unknown code `BU999`"),
+        (["explain", "quantization"], "did you mean `quantisation`?"),
         (["explain", "shape-mismach"], "did you mean `shape-mismatch`?"),
         (["explain", "wte.weight"], "bringup explain wte.weight MODEL"),
         (["explain", "wte.wieght", "gpt2", "--checkpoint", "dummy"], "did you mean `wte.weight`?"),

@@ -75,6 +75,8 @@ def test_the_help_imports_no_command() -> None:
     ("error", "code", "said"),
     [
         (ModuleNotFoundError("No module named 'torch'", name="torch"), 3, "pip install 'bringup[compile]'"),
+        (ModuleNotFoundError("…", name="gguf"), 3, "= help: run: pip install gguf\n"),  # and not torch with it
+        (ModuleNotFoundError("…", name="llvmlite.binding"), 3, "= help: run: pip install 'bringup[llvm]'\n"),
         (ModuleNotFoundError("…", name="iree.compiler.ir"), 3, "`iree-base-compiler` is not installed"),
         (ImportError("libcudart.so", name="torch._C"), 3, "`torch` cannot be loaded: libcudart.so"),
         (PermissionError(13, "Permission denied", "/x"), 3, "error[BU901]: permission denied: `/x`"),

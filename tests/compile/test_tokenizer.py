@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tokenizers import decoders, models
 
 from bringup.compile.text.chat import Chat
 from bringup.compile.text.tokenizer import Tokenizer, load_tokenizer, to_folder
+from bringup.diagnostics import BringupError
 from tests.adapters.written import raises
 from tests.compile.bpe import trained
 from tests.compile.tokenizer_files import TEXTS
@@ -112,3 +114,12 @@ def test_a_decoder_that_treats_the_first_token_apart() -> None:
     tokenizer = Tokenizer(backend, frozenset())
     stream = tokenizer.stream()
     assert [stream.push(token) for token in (0, 1, 2, 3, 4, 1)] == ["a", " b", "c", "", "é", " b"]
+
+
+def test_without_the_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bundle for `cpu` runs without torch, so the message names this package alone."""
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(BringupError) as caught:
+        load_tokenizer(folder, trusted=True)
+    finding = caught.value.findings[0]
+    assert (finding.code, finding.help) == ("BU922", "run: pip install tokenizers")

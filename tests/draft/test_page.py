@@ -30,6 +30,9 @@ def test_from_init_to_verify(tmp_path: Path) -> None:
         code, printed = run(command.line, tmp_path)
         assert code == 0, printed
         assert pages.missing(command.output, printed) == [], printed
+    # The graph multiplies the embedding where it is looked up, transformers multiplies it afterwards.
+    assert "the logits agree although these outputs differ: model.embed_tokens\n" in printed
+    assert "graph applies a factor in another module than transformers, such as that of the embedding" in printed
 
 
 # The command line in a process whose registry lacks a family of ours.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bringup.adapters.lora.files import open_lora
 from bringup.adapters.sources.open_checkpoint import open_checkpoint
 from bringup.diagnostics import BringupError
 from tests.hostile.headers import entry, framed
@@ -166,6 +167,21 @@ def test_what_is_no_file(tmp_path: Path, kind: str) -> None:
         if name == "x.safetensors":
             indexed(folder, weight_map(a=name))
             assert refused(folder) == ("BU215" if "l" in kind[:4] and kind != "folder" else "BU233")
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_a_config_that_is_no_file(tmp_path: Path, kind: str) -> None:
+    """It is not taken for a config that is absent."""
+    (tmp_path / "model.safetensors").write_bytes(shard("a"))
+    SPECIAL[kind](tmp_path / "config.json")
+    assert refused(tmp_path) == "BU233"
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_the_config_of_an_adapter_that_is_no_file(tmp_path: Path, kind: str) -> None:
+    SPECIAL[kind](tmp_path / "adapter_config.json")
+    with pytest.raises(BringupError, match=r"BU233: .*adapter_config.json` (is a|cannot be opened)"):
+        open_lora(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "loop", "/dev/zero", "socket"])

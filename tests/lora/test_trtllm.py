@@ -202,6 +202,30 @@ def test_the_gate_of_a_shared_expert(tmp_path):
     assert not weights[3][wanted.size :].any()
 
 
+@pytest.mark.parametrize("form", ["safetensors", "numpy"])
+def test_a_request_that_is_taken_for_an_adapter(example, form, tmp_path):
+    """The message has the command that converts it."""
+    job, folder, _ = example
+    convert_lora(job, str(folder), tmp_path / "request", form=form)
+    with pytest.raises(BringupError, match="BU160") as caught:
+        open_lora(tmp_path / "request")
+    assert f"bringup lora convert {tmp_path}/request --to peft" in caught.value.findings[0].help
+
+
+def test_a_file_that_is_no_adapter(tmp_path):
+    file = tmp_path / "notes.txt"
+    file.write_text("", "utf-8")
+    with pytest.raises(BringupError, match=f"BU160: `{file}` has no adapter_config.json next to it"):
+        open_lora(file)
+
+
+def test_a_base_that_is_no_text(example):
+    _, folder, _ = example
+    file = folder / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), "base_model_name_or_path": 7}), "utf-8")
+    assert open_lora(folder).base == ""
+
+
 def test_cross_attention_is_converted_by_name(example):
     job, folder, tensors = example
     random = np.random.default_rng(1)

@@ -56,3 +56,14 @@ def test_a_hostile_report(workspace, format: str) -> None:
     assert "##[" not in text
     assert not any(line.lstrip().startswith("::") for line in text.splitlines() if format != "github")
     text.encode()
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_name_as_long_as_a_file_is_cut(format: str) -> None:
+    """A path of 4,095 characters, the most that Linux has, is not."""
+    name, path = "a" * 1_000_000, "b" * 4095
+    found = Diagnostic(code="BU105", message=f"no rule reads `{name}` [3]", sources=(name,), parameter=name, help=path)
+    text = render(format, Report(model="m", findings=[found]))
+    assert len(text) < 30_000
+    assert " (1,000,000 characters)" in text
+    assert format == "concise" or path in text

@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -19,9 +20,12 @@ from bringup.adapters.checkpoints.files import opened
 from bringup.compile.bundle.manifest import program_of
 from bringup.diagnostics import BringupError
 from bringup.system.os_errors import refused
+from tests.cli.conftest import SMALL
+from tests.cli.headers import gpt2_config, gpt2_shapes, write_checkpoint
 from tests.resources.compiles import names, processes_on, temporary, tokens_of
 
 NOBODY = 65534
+ROOT = Path(__file__).parents[2]
 
 
 def without_privileges() -> None:
@@ -44,6 +48,31 @@ def test_a_folder_of_somebody_else(nursery, checkpoints, tmp_path):
     assert "Exported" not in ended.said, "told before anything is done"
     assert names(out.parent) == ["b"]
     assert tokens_of(out) == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("check", "--format", "json=r.json"), ("lock", "gpt2", "-o", "plan.lock"), ("convert", "-o", "arrays"),
+        ("export", "-o", "published"), ("init", "-o", "draft"),
+    ],
+)  # fmt: skip
+def test_a_folder_that_may_not_be_written(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """The error has the name that the user gave, and states what to do."""
+    checkpoint = write_checkpoint(tmp_path / "small", gpt2_shapes(**SMALL), gpt2_config(**SMALL))
+    folder = tmp_path / "folder"
+    folder.mkdir(mode=0o555)
+    code = "import sys; from tests.resources.test_refusals import without_privileges; without_privileges()"
+    code += "; from bringup.cli.main import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words, "--checkpoint", checkpoint],
+        cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    assert "error[BU901]: cannot write " in done.stderr
+    assert f"{words[-1].removeprefix('json=')}`: permission denied" in done.stderr
+    assert ".part" not in done.stderr
+    assert "= help: choose a path in a folder that you may write to" in done.stderr
 
 
 def test_a_read_only_file_system(nursery, checkpoints, tmp_path):

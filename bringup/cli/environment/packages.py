@@ -12,17 +12,24 @@ from bringup import __version__
 class Package:
     """A distribution; `extra` is the extra of bringup that installs it, "" if bringup itself does.
 
-    `optional` ones are needed for their own features only.
+    `optional` ones are needed for their own features only. `alone` is what pip installs if a command needs this package
+    and no other of its extra, "" if that is never so.
     """
 
     name: str
     module: str
     extra: str
     optional: bool = False
+    alone: str = ""
+
+    @property
+    def smallest(self) -> str:
+        """The command that installs as little as a command needs that lacks this package alone."""
+        return f"pip install {self.alone}" if self.alone else self.install
 
     @property
     def install(self) -> str:
-        """The command that installs it."""
+        """The command that installs it with the rest of its extra."""
         return f"pip install 'bringup[{self.extra}]'" if self.extra else f"pip install {self.name}"
 
 
@@ -30,13 +37,13 @@ PACKAGES = (
     Package("numpy", "numpy", ""),
     Package("ml_dtypes", "ml_dtypes", ""),
     Package("torch", "torch", "compile"),
-    Package("llvmlite", "llvmlite", "compile"),
+    Package("llvmlite", "llvmlite", "compile", alone="'bringup[llvm]'"),
     Package("torch-mlir", "torch_mlir", "compile"),
     Package("iree-base-compiler", "iree.compiler", "compile"),
     Package("iree-base-runtime", "iree.runtime", "compile"),
-    Package("tokenizers", "tokenizers", "compile"),
-    Package("jinja2", "jinja2", "compile"),
-    Package("gguf", "gguf", "compile"),
+    Package("tokenizers", "tokenizers", "compile", alone="tokenizers"),
+    Package("jinja2", "jinja2", "compile", alone="jinja2"),
+    Package("gguf", "gguf", "compile", alone="gguf"),
     Package("huggingface_hub", "huggingface_hub", "hub", optional=True),
     Package("transformers", "transformers", "verify", optional=True),
     Package("accelerate", "accelerate", "verify", optional=True),

@@ -105,7 +105,7 @@ def _of_the_machine(error: Exception) -> BringupError | None:
     if isinstance(error, ImportError) and (package := needed(error.name or "")):
         missing = isinstance(error, ModuleNotFoundError)
         message = f"`{package.name}` {'is not installed' if missing else f'cannot be loaded: {error}'}"
-        return BringupError(Diagnostic(code="BU922", message=message, help=f"run: {package.install}"))
+        return BringupError(Diagnostic(code="BU922", message=message, help=f"run: {package.smallest}"))
     if isinstance(error, OSError) and error.strerror:
         place = f": `{error.filename}`" if error.filename else ""
         return BringupError(Diagnostic(code="BU901", message=f"{reason(error)}{place}"))

@@ -17,7 +17,7 @@ from bringup.cli.parameters.options import Named, job_options, open_named, quant
 from bringup.cli.parameters.sections import SectionedCommand
 from bringup.cli.parameters.targets import DEVICE, TARGET, target_options
 from bringup.cli.parameters.words import OneOf
-from bringup.diagnostics import BringupError
+from bringup.diagnostics import BringupError, fail
 from bringup.render.json_text import json_text
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def command(
     lines = StageLines()
     shapes = [Shape(b, i, new or OUTPUT) for b, i in product(batches or BATCHES, taken or INPUTS)]
     given = (taken, new, batches) != (None, None, None)
-    with _bundle(named, target, target_option, weights, shapes, lines) as bundle:
+    with _bundle(named, target, target_option, weights, shapes, given, lines) as bundle:
         report = bench(
             bundle,
             shapes if given else fitting(bundle, shapes),
@@ -106,9 +106,12 @@ def command(
 @contextmanager
 def _bundle(
     named: Named, target: str | None, options: Mapping[str, str], weights: str | None, shapes: Sequence[Shape],
-    progress: Progress,
+    given: bool, progress: Progress,
 ) -> Generator[Path]:  # fmt: skip
-    """The named bundle, or one that is compiled for the shapes and removed afterwards."""
+    """The named bundle, or one that is compiled for the shapes and removed afterwards.
+
+    Raises BU024 for a shape that does not fit the model's context if `given` by options, or if none fits.
+    """
     from bringup.compile.bundle.folder import bundle_of
     from bringup.compile.pipeline import build
 
@@ -120,10 +123,16 @@ def _bundle(
         yield found
         return
     job = open_named(named)
+    most = job.graph.config.max_positions
+    long = [shape for shape in shapes if shape.length > most]
+    if long and (given or len(long) == len(shapes)):
+        message = f"{long[0].taken} tokens and {long[0].new} new ones do not fit the model's context of {most}"
+        raise fail("BU024", message, help="request fewer: --input N --output N")
     with tempfile.TemporaryDirectory(prefix="bringup-") as folder:
         yield build(
             job, out=Path(folder, "bundle"), target=target or "cpu", target_options=options,
-            max_seq_len=max(shape.length for shape in shapes), max_batch_size=max(shape.batch for shape in shapes),
+            max_seq_len=min(most, max(shape.length for shape in shapes)),
+            max_batch_size=max(shape.batch for shape in shapes),
             weights_form=weights or "auto", progress=progress,
         )  # fmt: skip
 

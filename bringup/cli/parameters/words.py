@@ -70,8 +70,9 @@ def _models() -> Iterable[str]:
 
 def _codes() -> Iterable[str]:
     from bringup.codes import titles
+    from bringup.guides import names
 
-    return [word for pair in titles().items() for word in pair]
+    return [*(word for pair in titles().items() for word in pair), *names()]
 
 
 MODEL = Word(_models, files="file")

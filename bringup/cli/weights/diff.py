@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bringup.cli.parameters.words import CHECKPOINT, OneOf
-from bringup.render.visible import visible
+from bringup.render.visible import brief, visible
 from bringup.render.words import plural, table
 
 if TYPE_CHECKING:
@@ -47,5 +47,5 @@ def command(first: str, second: str, headers: bool, form: str) -> int:
 def _rows(each: Difference) -> Iterator[tuple[str, str, str]]:
     """The difference, with each of its names on a line."""
     first, *others = re.split(r", (?![^{]*\})", each.names)  # not within {0, 2}
-    yield visible(each.what), visible(first), visible(each.text)
-    yield from (("", visible(name), "") for name in others)
+    yield visible(each.what), visible(brief(first)), visible(each.text)
+    yield from (("", visible(brief(name)), "") for name in others)

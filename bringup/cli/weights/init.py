@@ -23,7 +23,7 @@ def command(checkpoint: str, revision: str | None, name: str | None, out: Path |
 
     Reads config.json, and names and shapes of the tensors; no weights. A rule is written only if the checker proves it.
     Questions that names and shapes do not answer are printed, and are comments in the files that begin with `# ?`.
-    docs/adding-a-model.md explains the next steps.
+    `bringup explain adding-a-model` has the next steps.
     """
     from bringup.adapters.sources.open_checkpoint import open_checkpoint
     from bringup.compile.draft.draft import draft, write_draft

@@ -88,6 +88,7 @@ def test_wrong_words_are_named(gpt2, llama, bundle):
         "run", bundle, "--batch", "-", stdin='{"tokens": [1], "lora": "one"}\n{"tokens": [1], "lora": 1.5}\n'
     )
     assert "line 1: the LoRA `one` is not in the cache" in " ".join(done.output.split())
+    assert "= help: name its files: --lora one=PATH" in done.output
     assert "line 2: `lora` is 1.5, not the name of a LoRA, or null" in " ".join(done.output.split())
 
 
