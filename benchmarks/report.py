@@ -9,9 +9,9 @@ from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from bandwidth import cores
-from figures import QUIET, Result, agreement, speeds, spread, starts
-from workers import LONG, SHORT
+from benchmarks.bandwidth import cores
+from benchmarks.figures import QUIET, Result, agreement, speeds, spread, starts
+from benchmarks.workers import LONG, SHORT
 
 PACKAGES = ("bringup", "torch", "transformers", "iree-base-compiler", "iree-base-runtime", "numpy")
 
