@@ -46,7 +46,7 @@ lint: $(READY)  ## check style, types, import directions
 	$(BIN)/lint-imports
 
 bench: $(READY)  ## measure decode and prefill, compared with other engines
-	$(BIN)/python benchmarks/cpu.py
+	$(BIN)/python -m benchmarks.cpu
 
 picture: $(READY)  ## update docs/report.png, the report of GPT-2 in a browser
 	$(BIN)/python -m tests.report.picture docs/report.png

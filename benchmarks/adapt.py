@@ -1,6 +1,6 @@
 """`bringup.adapt` compared with safetensors and transformers, on a checkpoint of 4 GiB that is in the page cache.
 
-    python benchmarks/adapt.py FOLDER [--gib 4] [--rounds 5]
+    python -m benchmarks.adapt FOLDER [--gib 4] [--rounds 5]
 
 FOLDER gets a Llama and a Mixtral with random bfloat16 weights, once. All contenders run in one process, in rounds, each
 round in another order. The output is the median of the ratios of each round, because other programs may run on the

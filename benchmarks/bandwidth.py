@@ -1,4 +1,4 @@
-"""The read bandwidth of this machine's memory with all its cores; `python benchmarks/bandwidth.py` prints it."""
+"""The read bandwidth of this machine's memory with all its cores; `python -m benchmarks.bandwidth` prints it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Eight requests one after the other, and in one batch: `python benchmarks/batch.py BUNDLE [--single BUNDLE]`.
+"""Eight requests one after the other, and in one batch: `python -m benchmarks.batch BUNDLE [--single BUNDLE]`.
 
 Each variant is a separate process that exists for the whole run and has one turn in each round. The parent measures the
 time. A turn starts with loaded weights and empty caches, and includes prefill and the computation of all tokens. The
@@ -87,7 +87,16 @@ def main() -> None:
     bundles = {"single": given.single or given.bundle, "batch": given.bundle}
     workers: dict[str, subprocess.Popen[str]] = {}
     for way in WAYS:
-        words = [sys.executable, __file__, bundles[way], "--work", way, "--max-new-tokens", str(given.max_new_tokens)]
+        words = [
+            sys.executable,
+            "-m",
+            "benchmarks.batch",
+            bundles[way],
+            "--work",
+            way,
+            "--max-new-tokens",
+            str(given.max_new_tokens),
+        ]
         workers[way] = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         turn(workers[way])  # loads, and maps the weights
     speeds: dict[str, list[float]] = {way: [] for way in WAYS}

@@ -22,7 +22,7 @@ class WorkerError(RuntimeError):
 
 
 class Worker:
-    """A process that runs workers.py and waits between commands.
+    """A process that runs benchmarks.workers and waits between commands.
 
     OpenMP's waiting policy is left alone: a passive one would slow the peers, and without it idle threads sleep
     after some milliseconds (0.00 cores used by each idle contender half a second later).
@@ -31,7 +31,7 @@ class Worker:
     def __init__(self, name: str, dtype: str, path: Path, tokens: int, env: Mapping[str, str]) -> None:
         self._log = TemporaryFile("w+")  # noqa: SIM115  open until `close`
         self.started = time.perf_counter()
-        command = [sys.executable, str(Path(__file__).with_name("workers.py")), name, dtype, str(path), str(tokens)]
+        command = [sys.executable, "-m", "benchmarks.workers", name, dtype, str(path), str(tokens)]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

@@ -120,7 +120,7 @@ def _bringup(scratch: Path, checkpoint: Path, target: str = "cpu") -> Times:
 
 def _torch(scratch: Path, checkpoint: Path) -> Times:
     """transformers' model, its forward compiled for 512 tokens and for one; its cache knows no places."""
-    command = [sys.executable, str(HERE / "compile_torch.py"), str(checkpoint)]
+    command = [sys.executable, "-m", "benchmarks.compile_torch", str(checkpoint)]
     places = {"TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"), "HF_HUB_OFFLINE": "1"}
     nothing, again = _seconds(command, places), _seconds(command, places)
     edited = _seconds([*command, "edited"], places)

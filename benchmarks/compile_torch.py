@@ -1,11 +1,12 @@
-"""`python compile_torch.py CHECKPOINT [edited]`: torch.compile of transformers' GPT-2, until both graphs have run."""
+"""`python -m benchmarks.compile_torch CHECKPOINT [edited]`: GPT-2 with torch.compile, until both graphs have run."""
 
 from __future__ import annotations
 
 import sys
 
 from transformers.models.gpt2.modeling_gpt2 import GPT2MLP
-from workers import TorchCompile
+
+from benchmarks.workers import TorchCompile
 
 
 def main() -> None:

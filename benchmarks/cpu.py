@@ -13,11 +13,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from client import Others, Worker, WorkerError
-from figures import Result, Turn
-from report import report
-from workers import CONTENDERS, LONG
-
+from benchmarks.client import Others, Worker, WorkerError
+from benchmarks.figures import Result, Turn
+from benchmarks.report import report
+from benchmarks.workers import CONTENDERS, LONG
 from bringup import open_job
 from bringup.compile.bench.bandwidth import Probe
 from bringup.compile.bundle.weights_file import write_weights

@@ -1,6 +1,6 @@
 """Writes docs/faults.md: what bringup, transformers and MAX report for the same faulty checkpoints.
 
-    python benchmarks/faults.py [--table stored] [--max-python PATH] [--transformers-python PATH] [--saved FOLDER]
+    python -m benchmarks.faults [--table stored] [--max-python PATH] [--transformers-python PATH] [--saved FOLDER]
 
 The folders are small random models saved by transformers, each with one mutation of tests/check/mutations. The table
 `stored` is that of quantised checkpoints, docs/faults-quantised.md. MAX runs in a separate environment
@@ -24,17 +24,14 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.faults_page import Outcome, Row, Subject, page
+from benchmarks.faults_saved import Saved
+from tests.check.mutations.bases import BASES, base
+from tests.check.mutations.mutation import Mutation, Trial
+from tests.check.mutations.stored.table import STORED_MUTATIONS
+from tests.check.mutations.table import MUTATIONS
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
-
-from faults_page import Outcome, Row, Subject, page  # noqa: E402
-from faults_saved import Saved  # noqa: E402
-
-from tests.check.mutations.bases import BASES, base  # noqa: E402
-from tests.check.mutations.mutation import Mutation, Trial  # noqa: E402
-from tests.check.mutations.stored.table import STORED_MUTATIONS  # noqa: E402
-from tests.check.mutations.table import MUTATIONS  # noqa: E402
-
 MAX_SCRIPT, MAX_GRAPHS = (ROOT / "benchmarks" / name for name in ("faults_max.py", "faults_max_graphs.py"))
 TRANSFORMERS = ROOT / "benchmarks/faults_transformers.py"
 SUBJECTS = {

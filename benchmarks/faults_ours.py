@@ -10,18 +10,12 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
-
-from faults import PAGES, TABLES  # noqa: E402
-from faults_page import anchor  # noqa: E402
-
-from tests.check.mutations.answer import answer_text, printed  # noqa: E402
-from tests.check.mutations.mutation import Mutation  # noqa: E402
+from benchmarks.faults import PAGES, TABLES
+from benchmarks.faults_page import anchor
+from tests.check.mutations.answer import answer_text, printed
+from tests.check.mutations.mutation import Mutation
 
 
 def rewritten(text: str, mutations: Sequence[Mutation]) -> str:
@@ -35,14 +29,14 @@ def rewritten(text: str, mutations: Sequence[Mutation]) -> str:
         section = re.search(rf"\n## {re.escape(mutation.title)}\n\n.*\n\nbringup:\n\n```text\n", text)
         text = _between(text, section[0] if section else "", printed(mutation), "\n```\n")
     if (rows := len(re.findall(r"^\| \[", text, re.MULTILINE))) != len(mutations):
-        raise ValueError(f"the page has {rows} mistakes, not {len(mutations)}: write it with benchmarks/faults.py")
+        raise ValueError(f"the page has {rows} mistakes, not {len(mutations)}: write it with benchmarks.faults")
     return text
 
 
 def _between(text: str, start: str, new: str, end: str) -> str:
     """The text with `new` between the only `start` and the `end` after it."""
     if not start or text.count(start) != 1:
-        raise ValueError(f"the page lacks {start or 'a section'}: write it with benchmarks/faults.py")
+        raise ValueError(f"the page lacks {start or 'a section'}: write it with benchmarks.faults")
     before, rest = text.split(start)
     return before + start + new + end + rest.partition(end)[2]
 

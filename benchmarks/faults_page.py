@@ -171,7 +171,7 @@ def page(rows: list[Row], subject: Subject, tools: tuple[str, str], oldest: date
         "`verify --against` compares with activations saved before the model was converted (`verify --save`).",
         "`reverse` restores the published layout from the arrays.",
         "",
-        f"Written on {datetime.date.today()} by `python benchmarks/faults.py{subject.options}`, with bringup",
+        f"Written on {datetime.date.today()} by `python -m benchmarks.faults{subject.options}`, with bringup",
         f"{version('bringup')}, {tools[0]} (torch {subject.torch}), {tools[1]}, Python",
         f"{platform.python_version()}, on CPU. The mutations are the table of {subject.tests}; its tests compare",
         "the column of bringup on this page with what bringup reports. The outcomes of the other tools are of",

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from faults_page import Outcome
+
+from benchmarks.faults_page import Outcome
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Writes docs/fidelity.md and graphs/fidelity.json: the errors of each family's logits compared with transformers.
 
-    python benchmarks/fidelity.py [--target TARGET] [FAMILY …]
+    python -m benchmarks.fidelity [--target TARGET] [FAMILY …]
 
 It measures prefill and decode of every tiny configuration of tests/models/test_FAMILY.py, saved by transformers, in
 float32 and bfloat16. Figures of families and targets that are not named are unchanged.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -20,24 +19,22 @@ from typing import Any
 
 import numpy as np
 
+from bringup.compile.job import open_job
+from bringup.compile.pipeline import build
+from bringup.compile.runtime.session import load
+from bringup.diagnostics import BringupError
+from bringup.graphs.registry import FAMILIES, FIDELITY
+from tests.models import family as shown
+from tests.models import parity
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT)]
-
-from bringup.compile.job import open_job  # noqa: E402
-from bringup.compile.pipeline import build  # noqa: E402
-from bringup.compile.runtime.session import load  # noqa: E402
-from bringup.diagnostics import BringupError  # noqa: E402
-from bringup.graphs.registry import FAMILIES, FIDELITY  # noqa: E402
-from tests.models import family as shown  # noqa: E402
-from tests.models import parity  # noqa: E402
-
 PAGE = ROOT / "docs/fidelity.md"
 DTYPES = ("float32", "bfloat16")
 TARGETS = ("torch", "cpu", "iree-cpu")
 Figures = dict[str, float | str]
 HEAD = f"""# Fidelity
 
-Written by `python benchmarks/fidelity.py`. The figures are the largest absolute difference of a logit from
+Written by `python -m benchmarks.fidelity`. The figures are the largest absolute difference of a logit from
 transformers, divided by the largest absolute logit of transformers, over all tiny configurations of a family's tests:
 {shown.PROMPT} tokens at once (prefill), then {shown.STEPS} one by one (decode). transformers runs its own forward with
 its cache, with the same weights and dtype. For a draft model, the reference is transformers' decoder layer with the

@@ -3,7 +3,7 @@
 Each distinct launch runs once in the emulator, with all its blocks and the observer `Bytes`. Its bytes are compared
 with those of `--emit schedule`, and with those that must be read. Weights are zeros: their values change no address.
 
-`python benchmarks/kernel_bytes.py` takes a few minutes and needs no GPU. `--architecture sm_80` prints the table of
+`python -m benchmarks.kernel_bytes` takes a few minutes and needs no GPU. `--architecture sm_80` prints the table of
 another architecture.
 """
 

@@ -2,7 +2,7 @@
 
 One table of each architecture has the kernels of attention; for NVIDIA, another has the products of a layer.
 
-Kernels are compiled for every architecture, which needs no GPU: `python benchmarks/kernels.py`. `--only sm_90` selects
+Kernels are compiled for every architecture, which needs no GPU: `python -m benchmarks.kernels`. `--only sm_90` selects
 one.
 """
 

@@ -1,4 +1,4 @@
-"""A decode step with 0, 1, 8 and 32 LoRAs, and `lora convert` compared with peft's load: `python benchmarks/lora.py`.
+"""A decode step with 0, 1, 8 and 32 LoRAs, and `lora convert` compared with peft's load: `python -m benchmarks.lora`.
 
 A model with random weights is compiled without slots for LoRAs (the base), and with as many slots as a case uses. In
 each round every case runs the same step of `--sequences` sequences; the order changes with each round. The output is

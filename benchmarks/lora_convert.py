@@ -1,6 +1,6 @@
 """The time of `bringup lora` compared with peft's load of the same adapter.
 
-    python benchmarks/lora_convert.py [--layers N] [--hidden N] [--rank R]
+    python -m benchmarks.lora_convert [--layers N] [--hidden N] [--rank R]
 
 The base is a random Llama; the adapter changes all its linear layers. Times are processor times, the minimum of five
 runs. peft: `load_adapter` into a model in memory. bringup: `load_lora` (headers), its arrays, and `convert`.
@@ -9,7 +9,6 @@ runs. peft: `load_adapter` into a model in memory. bringup: `load_lora` (headers
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 import warnings
@@ -18,13 +17,10 @@ from pathlib import Path
 
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from bringup.compile.job import open_job  # noqa: E402
-from bringup.compile.lora.convert import convert_lora  # noqa: E402
-from bringup.compile.lora.opening import load_lora  # noqa: E402
-from tests.lora.written import Case, wrapped  # noqa: E402
+from bringup.compile.job import open_job
+from bringup.compile.lora.convert import convert_lora
+from bringup.compile.lora.opening import load_lora
+from tests.lora.written import Case, wrapped
 
 
 def least(run: Callable[[], object], times: int = 5) -> float:

@@ -1,6 +1,6 @@
 """Writes docs/lora-faults.md: what bringup, peft and transformers report for the same faulty adapters.
 
-    python benchmarks/lora_faults.py
+    python -m benchmarks.lora_faults
 
 The adapter is that of peft for a small random Llama. The mistakes are those of tests/lora/broken.py.
 """
@@ -14,7 +14,6 @@ import io
 import logging
 import platform
 import re
-import sys
 import tempfile
 import traceback
 import warnings
@@ -29,13 +28,11 @@ import numpy as np
 import torch
 import transformers
 
+from bringup.diagnostics import Diagnostic
+from tests.lora.broken import BROKEN, OTHERS, SOUND, Broken, findings
+from tests.lora.written import TOKENS, saved_base, write
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from bringup.diagnostics import Diagnostic  # noqa: E402
-from tests.lora.broken import BROKEN, OTHERS, SOUND, Broken, findings  # noqa: E402
-from tests.lora.written import TOKENS, saved_base, write  # noqa: E402
-
 PAGE = ROOT / "docs/lora-faults.md"
 SAME = 1e-5  # logits that differ by less are equal
 LINES = 8  # of what a tool printed, at most
@@ -185,7 +182,7 @@ def main() -> None:
         f"{len(TOKENS)} tokens;",
         f"below {SAME:g} they count as equal. `the base's logits`: the adapter was loaded without effect.",
         "",
-        f"Written on {datetime.date.today()} by `python benchmarks/lora_faults.py`, with bringup",
+        f"Written on {datetime.date.today()} by `python -m benchmarks.lora_faults`, with bringup",
         f"{version('bringup')}, {', '.join(tools)}, torch {version('torch')},",
         f"Python {platform.python_version()}, on CPU. The mistakes are the table of tests/lora/broken.py; its tests",
         "compare the column of bringup on this page with what bringup reports.",

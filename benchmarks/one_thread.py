@@ -1,6 +1,6 @@
 """Decode with one thread in processor time, compared with reading the same bytes. It is suitable for shared machines.
 
-    python benchmarks/one_thread.py gpt2.bundle@threads:1 iree.bundle@local-sync
+    python -m benchmarks.one_thread gpt2.bundle@threads:1 iree.bundle@local-sync
 
 Each argument is a bundle and the executor that runs it in one thread. The bundles run in turns. Before and after each
 token, as many bytes as the first bundle's weights are read in this thread, by numpy's XOR. Waiting for a processor is

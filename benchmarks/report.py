@@ -9,9 +9,8 @@ from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from figures import QUIET, Result, agreement, speeds, spread, starts
-from workers import LONG, SHORT
-
+from benchmarks.figures import QUIET, Result, agreement, speeds, spread, starts
+from benchmarks.workers import LONG, SHORT
 from bringup.system.processors import processors
 
 PACKAGES = ("bringup", "torch", "transformers", "iree-base-compiler", "iree-base-runtime", "numpy")

@@ -1,6 +1,6 @@
 """Kills a conversion of 4 GiB halfway, resumes it, and counts the shards that are written twice.
 
-    python benchmarks/resume.py FOLDER [--gib 4]
+    python -m benchmarks.resume FOLDER [--gib 4]
 
 FOLDER gets the checkpoint of benchmarks/adapt.py, once, and the conversions. The process is killed by SIGKILL when its
 journal lists half of the shards.
@@ -17,8 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from adapt import LLAMA, checkpoint
-
+from benchmarks.adapt import LLAMA, checkpoint
 from bringup.compile.convert.shards import SHARD
 
 

@@ -1,4 +1,4 @@
-"""Requests of the official `openai` client to `bringup serve`, 16 at a time: `python benchmarks/serve.py BUNDLE`.
+"""Requests of the official `openai` client to `bringup serve`, 16 at a time: `python -m benchmarks.serve BUNDLE`.
 
 BUNDLE has slots for 3 LoRAs; random ones are written. Responses of `bringup serve` are compared with those of single
 runs (`bringup.load`, one sequence at a time, greedy). Some clients disconnect in the middle of a stream; some send
@@ -30,9 +30,9 @@ from typing import Any, Self
 
 import numpy as np
 import openai
-from serve_requests import LORAS, Case, requests, sizes_of, write_lora
 
 import bringup
+from benchmarks.serve_requests import LORAS, Case, requests, sizes_of, write_lora
 
 NEAR = 1e-3  # of a logit; the rounding of float32 sums of this size is 1e-5 to 1e-4
 KEY = "benchmark-key"

@@ -11,6 +11,7 @@ from typing import Any
 
 from bringup import userfiles
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
+from bringup.adapters.checkpoints.config_places import IN_CONFIG, ConfigPlaces
 from bringup.adapters.dialects.dialect import dialect_of
 from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.schemes.input_scales import WithInputScales
@@ -42,12 +43,13 @@ def adapter_of(family: Family, checkpoint: Checkpoint | None, file: str | None, 
 
 
 def as_stored(
-    adapter: Adapter, graph: Graph, headers: Mapping[str, TensorInfo], config: Mapping[str, Any], family: Family
-) -> tuple[Adapter, Sequence[Diagnostic]]:
-    """The adapter for this checkpoint: its rules read matrices in the storage that the config states."""
+    adapter: Adapter, graph: Graph, headers: Mapping[str, TensorInfo], config: Mapping[str, Any], family: Family,
+    places: ConfigPlaces = IN_CONFIG,
+) -> tuple[Adapter, Sequence[Diagnostic]]:  # fmt: skip
+    """The adapter for this checkpoint: its rules read matrices in the storage that the config states, in `places`."""
     signature = graph.signature()
     adapter = adapter.on(signature, headers)
-    quantisation = read_quantisation(config, family.name)
+    quantisation = read_quantisation(config, family.name, places)
     if quantisation.unread is not None and not reads_stored(adapter, quantisation.unread, signature):
         return adapter, ()
     if quantisation.stored is not None:

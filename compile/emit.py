@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bringup.compile.bundle.folder import refuse
 from bringup.compile.cache.store import Store
 from bringup.compile.program.export_options import Layout
 from bringup.compile.program.physical import buffers_of
@@ -17,6 +18,7 @@ from bringup.diagnostics import did_you_mean, fail
 from bringup.graphs.core.graph import Graph
 from bringup.progress import Progress
 from bringup.system.atomic import write_file
+from bringup.system.destination import check_new_file, check_new_folder
 from bringup.system.new_files import is_of_writing, new_files
 
 if TYPE_CHECKING:
@@ -39,6 +41,16 @@ def check_phase(phase: str, selection: Selection) -> None:
         f"target `{selection.name}` has no phase `{phase}`",
         help=hint or f"one of {', '.join(known)}",
     )
+
+
+def check_outputs(out: Path, dump_dir: Path | None = None, *, is_bundle: bool) -> None:
+    """Raises BU901, and for a bundle BU012, if an output of a compile cannot be written; before anything is done."""
+    if is_bundle:
+        refuse(out, force=True)
+    else:
+        check_new_file(out)
+    if dump_dir is not None:
+        check_new_folder(dump_dir, "--dump-dir")
 
 
 def emit_phase(

@@ -111,11 +111,11 @@ def open_job(
     if opened is None:
         from bringup.adapters.sources.dummy import dummy_checkpoint  # imports hashlib
 
-        rules = built if built.trace else as_stored(built, graph, {}, raw, family)[0]
+        rules = built if built.trace else as_stored(built, graph, {}, raw, family, places)[0]
         opened = dummy_checkpoint(published(graph.signature(), rules), raw)
     if tokenizer is not None:
         opened = replace(opened, tokenizer=tokenizer_file(tokenizer))
-    built, quantised = as_stored(built, graph, opened.headers, raw, family)
+    built, quantised = as_stored(built, graph, opened.headers, raw, family, places)
     findings = [*findings, *quantised]
     plan = planned(graph, built, opened.headers)
     if opened.gguf and not (dialect_of(family, opened.gguf) or adapter is not None or plan.entries):
@@ -144,7 +144,7 @@ def replanned(job: Job, raw: Mapping[str, Any]) -> Job:
         raise BringupError(*findings)
     built = adapter_of(job.family, job.checkpoint, job.adapter_file, settings)
     graph = build_graph(job.family.load("graph"), settings, job.graph.dtype, job.graph.options)
-    built, quantised = as_stored(built, graph, job.checkpoint.headers, raw, job.family)
+    built, quantised = as_stored(built, graph, job.checkpoint.headers, raw, job.family, job.places)
     findings = [*findings, *quantised]
     plan = planned(graph, built, job.checkpoint.headers)
     stopping = [finding for finding in job.findings if finding.stops]

@@ -20,7 +20,7 @@ from bringup.compile.cache.store import Store, default_store
 from bringup.compile.check.checker import check_job as check
 from bringup.compile.check.quantisation.parts import part_warnings
 from bringup.compile.check.ties import tie_warnings
-from bringup.compile.emit import BUNDLE, check_phase, dumping, emit_phase
+from bringup.compile.emit import BUNDLE, check_outputs, check_phase, dumping, emit_phase
 from bringup.compile.estimate.memory import check_limit
 from bringup.compile.job import Job, as_job, job_of, with_weights
 from bringup.compile.packed_job import WEIGHTS_FORMS, form_of, weights_of
@@ -86,6 +86,7 @@ def build(
     logical = as_job(job)
     out, progress, store = Path(path("out", out)), progress or Silent(), cache or default_store()
     dump_to = None if dump_dir is None else Path(path("dump_dir", dump_dir))
+    check_outputs(out, dump_to, is_bundle=emit == BUNDLE)
     context = context_of(logical, max_seq_len)
     layout_for = partial(
         layout_of, context=context, buckets=buckets, all_logits=all_logits, aux_hidden=aux_hidden,

@@ -54,6 +54,27 @@ def test_files_are_small():
     assert {str(file) for file, length in lengths.items() if length > 300} == set()
 
 
+def test_benchmarks_run_as_modules():
+    """`python -m benchmarks.NAME`: files of a folder are imported by their complete names.
+
+    Interpreters of other tools run some files by their paths.
+    """
+    by_path = {"faults_max.py", "faults_transformers.py", "compile_max.py", "prefill_engine.py"}
+    files = [file for file in (ROOT / "benchmarks").rglob("*.py") if file.name not in by_path]
+    siblings = {file.stem for file in (ROOT / "benchmarks").rglob("*.py")} | {"cards", "fuzz"}
+    bare = [
+        f"{file.relative_to(ROOT)}: {node.module}"
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in siblings
+    ]
+    assert len(files) > 50
+    assert bare == []
+    pages = [*(ROOT / "docs").glob("*.md"), ROOT / "Makefile", *(ROOT / "benchmarks").glob("*.md")]
+    scripts = [page.name for page in pages if re.search(r"python\S* benchmarks/", page.read_text("utf-8"))]
+    assert scripts == []
+
+
 def test_the_import_graph_has_no_cycle():
     script = [sys.executable, str(ROOT / "tests" / "import_graph.py")]
     done = subprocess.run(script, capture_output=True, text=True, check=False)

@@ -127,7 +127,7 @@ class Dialect:
             keys = ", ".join(f"`{hyper.architecture}.{key}`" for key in wrong)
             raise fail(
                 "BU224",
-                f"`{hyper.path}` needs a number in its metadata under {keys}",
+                f"`{hyper.path}` needs a number above 0 in its metadata under {keys}",
                 help="convert the model again, or add the keys with gguf-set-metadata (package gguf)",
                 file=str(hyper.path),
             )

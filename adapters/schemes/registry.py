@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple, cast
 
 from bringup import plugins
-from bringup.adapters.planning.quantization import quantization_words
+from bringup.adapters.checkpoints.config_places import IN_CONFIG, ConfigPlaces
+from bringup.adapters.planning.quantization import quantization_path, quantization_words
 from bringup.adapters.schemes.scheme import Scheme, Stored
 from bringup.diagnostics import BringupError, Diagnostic
 from bringup.graphs.config.fields import Fields
@@ -24,6 +26,9 @@ OWN: Mapping[str, str] = {
 }  # fmt: skip
 
 
+OF_KEYS = ("BU120", "BU121", "BU122", "BU124")  # what `Fields` reports
+
+
 class Quantisation(NamedTuple):
     """`stored` is the storage of the checkpoint's matrices; None if none is quantised, or if the keys are not
     supported.
@@ -37,11 +42,36 @@ class Quantisation(NamedTuple):
     unread: UnquantizedModules | None = None
 
 
-def read_quantisation(config: Mapping[str, Any], family: str) -> Quantisation:
-    """From a config.json. Reports BU122 for keys that no scheme reads, BU026 for a plugin that fails."""
+def read_quantisation(config: Mapping[str, Any], family: str, places: ConfigPlaces = IN_CONFIG) -> Quantisation:
+    """From a config.json. Reports BU122 for keys that no scheme reads, BU026 for a plugin that fails.
+
+    Messages name the file of the keys, by `places`, and their group in it.
+    """
     words = quantization_words(config)
     if not words:
         return Quantisation()
+    path = quantization_path(config)
+    file = places.of(path[0])
+    place = file if path[0] in places.others else f"`{'.'.join(path)}` of {file}"
+    found = _read(words, family)
+    return found._replace(findings=[_located(finding, file, place) for finding in found.findings])
+
+
+def _located(finding: Diagnostic, file: str, place: str) -> Diagnostic:
+    """A finding on a key of a group, with the place of the group."""
+    if finding.code not in OF_KEYS:
+        return finding
+    text, help = finding.message, finding.help
+    if text.startswith("config sets "):
+        text = f"{place} {text.removeprefix('config ')}"
+    else:
+        text = f"in {place}, {text.removeprefix('config ')}"
+    if finding.code == "BU120":  # --allow-config is for the keys of the graph
+        help = f"{help.partition('read it in')[0]}if it does not affect the weights, remove it from {file}"
+    return replace(finding, message=text, help=help)
+
+
+def _read(words: Mapping[str, Any], family: str) -> Quantisation:
     fields = Fields(words, f"{family} quantization")
     method = words.get("quant_method")
     try:

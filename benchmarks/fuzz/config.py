@@ -6,11 +6,10 @@ import sys
 from collections.abc import Sequence
 from random import Random
 
-from configs import CONFIGS
-from driver import Target, main
-from mutate import document_of, mutated, mutated_json, written
-from scratch import scratch_folder
-
+from benchmarks.fuzz.configs import CONFIGS
+from benchmarks.fuzz.driver import Target, main
+from benchmarks.fuzz.mutate import document_of, mutated, mutated_json, written
+from benchmarks.fuzz.scratch import scratch_folder
 from bringup.adapters.checkpoints.bounded_json import read_config
 from bringup.diagnostics import BringupError, Severity
 from bringup.graphs.config.hf_config import architectures

@@ -2,7 +2,7 @@
 
 A script creates a `Target` and calls `main`:
 
-    python benchmarks/fuzz/safetensors_header.py --inputs 200000 --seed 0
+    python -m benchmarks.fuzz.safetensors_header --inputs 200000 --seed 0
 
 It prints the figures and writes them to benchmarks/results/fuzz-NAME.md. It exits with 1 if an input raised another
 exception than BringupError, if it exceeded the limits of time or memory, or if an oracle disagreed in a way that the
@@ -27,8 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from mutate import Mutation, mutated
-
+from benchmarks.fuzz.mutate import Mutation, mutated
 from bringup.diagnostics import BringupError
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -183,7 +182,7 @@ def page(target: Target, figures: Figures, seed: int) -> str:
         "",
         target.about,
         "",
-        f"`python benchmarks/fuzz/{target.name.replace('-', '_')}.py --inputs {count} --seed {seed}`, "
+        f"`python -m benchmarks.fuzz.{target.name.replace('-', '_')} --inputs {count} --seed {seed}`, "
         f"{datetime.date.today()}, Python {platform.python_version()}.",
         "",
         "| | |",

@@ -7,11 +7,10 @@ import sys
 from collections.abc import Sequence
 from random import Random
 
-from driver import Target, main
-from mutate import document_of, mutated, mutated_json, written
-from safetensors_header import seed
-from scratch import scratch_folder
-
+from benchmarks.fuzz.driver import Target, main
+from benchmarks.fuzz.mutate import document_of, mutated, mutated_json, written
+from benchmarks.fuzz.safetensors_header import seed
+from benchmarks.fuzz.scratch import scratch_folder
 from bringup.adapters.checkpoints.folder import read_folder
 
 FOLDER = scratch_folder()

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from random import Random
 
 import gguf
-from driver import ACCEPTED, Target, main
-from mutate import INTERESTING, mutated
-from scratch import scratch_folder
 
+from benchmarks.fuzz.driver import ACCEPTED, Target, main
+from benchmarks.fuzz.mutate import INTERESTING, mutated
+from benchmarks.fuzz.scratch import scratch_folder
 from bringup.adapters.checkpoints.gguf_tensors import UNREAD
 from bringup.adapters.sources.open_checkpoint import open_checkpoint
 from bringup.diagnostics import BringupError

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from driver import Target, main
-from mutate import document_of, mutated, mutated_json, written
-from scratch import scratch_folder
-
+from benchmarks.fuzz.driver import Target, main
+from benchmarks.fuzz.mutate import document_of, mutated, mutated_json, written
+from benchmarks.fuzz.scratch import scratch_folder
 from bringup.compile.bundle.folder import SCHEMA, read_manifest
 from bringup.compile.program.program import Interface
 from bringup.graphs.gpt2 import SIZES

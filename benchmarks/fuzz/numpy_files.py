@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 import numpy as np
-from driver import ACCEPTED, Target, main
-from mutate import INTERESTING, mutated
-from scratch import scratch_folder
 
+from benchmarks.fuzz.driver import ACCEPTED, Target, main
+from benchmarks.fuzz.mutate import INTERESTING, mutated
+from benchmarks.fuzz.scratch import scratch_folder
 from bringup.adapters.sources.file_readers import NUMPY_READER as READER
 from bringup.diagnostics import BringupError
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from random import Random
 
 import torch
-from driver import Target, main
-from mutate import INTERESTING, mutated
 
+from benchmarks.fuzz.driver import Target, main
+from benchmarks.fuzz.mutate import INTERESTING, mutated
 from bringup.adapters.checkpoints.torch_files.objects import NAMES, storage_of
 from bringup.adapters.checkpoints.torch_files.pickle_bytes import PickleError
 from bringup.adapters.checkpoints.torch_files.pickle_machine import unpickle

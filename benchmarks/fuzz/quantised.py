@@ -10,16 +10,13 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from random import Random
 from typing import Any, cast
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tests/
-
 import numpy as np
-from driver import Target, main
-from mutate import document_of, mutated_part
 
+from benchmarks.fuzz.driver import Target, main
+from benchmarks.fuzz.mutate import document_of, mutated_part
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.compile.job import open_job
 from bringup.compile.packed_job import pack_job

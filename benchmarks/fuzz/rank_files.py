@@ -11,16 +11,12 @@ import struct
 import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
-from pathlib import Path
 from random import Random
 from typing import Any, cast
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tests/
-
-from driver import Target, main
-from mutate import document_of, mutated_part
-from scratch import scratch_folder
-
+from benchmarks.fuzz.driver import Target, main
+from benchmarks.fuzz.mutate import document_of, mutated_part
+from benchmarks.fuzz.scratch import scratch_folder
 from bringup.adapters.apply.parallel import Parallel
 from bringup.adapters.checkpoints.memory import dict_checkpoint
 from bringup.compile.convert.forms import form_of

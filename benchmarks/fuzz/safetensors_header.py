@@ -8,11 +8,11 @@ import sys
 from collections.abc import Sequence
 from random import Random
 
-from driver import ACCEPTED, Target, main
-from mutate import mutated, mutated_json, written
 from safetensors import SafetensorError, safe_open
-from scratch import scratch_folder
 
+from benchmarks.fuzz.driver import ACCEPTED, Target, main
+from benchmarks.fuzz.mutate import mutated, mutated_json, written
+from benchmarks.fuzz.scratch import scratch_folder
 from bringup.adapters.checkpoints.safetensors import read_header
 
 FILE = scratch_folder() / "model.safetensors"

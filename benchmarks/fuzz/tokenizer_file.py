@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from driver import Target, main
-from gguf_header import LLAMA, file_of, pair
-from mutate import mutated, mutated_json, written
-from scratch import scratch_folder
-
+from benchmarks.fuzz.driver import Target, main
+from benchmarks.fuzz.gguf_header import LLAMA, file_of, pair
+from benchmarks.fuzz.mutate import mutated, mutated_json, written
+from benchmarks.fuzz.scratch import scratch_folder
 from bringup.compile.text.tokenizer import load_tokenizer
 
 FOLDER = scratch_folder()

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from random import Random
 
 import torch
-from driver import ACCEPTED, Target, main
-from mutate import INTERESTING, mutated
-from scratch import scratch_folder
 
+from benchmarks.fuzz.driver import ACCEPTED, Target, main
+from benchmarks.fuzz.mutate import INTERESTING, mutated
+from benchmarks.fuzz.scratch import scratch_folder
 from bringup.adapters.checkpoints.torch_files.torch_file import read_torch
 from bringup.adapters.checkpoints.zip_container import read_zip
 from bringup.diagnostics import BringupError

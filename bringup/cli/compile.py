@@ -23,7 +23,7 @@ from bringup.cli.parameters.options import (
 )
 from bringup.cli.parameters.sections import SectionedCommand
 from bringup.cli.parameters.targets import PHASE, TARGET, target_options
-from bringup.cli.parameters.words import OneOf
+from bringup.cli.parameters.words import NEW_FOLDER, OneOf
 from bringup.cli.reporting import report_option, reporting
 from bringup.graphs.core.step import BLOCK
 from bringup.render.words import table
@@ -86,7 +86,7 @@ FOLDER = click.Path(path_type=Path)
     help="Write an intermediate form and stop: graph and plan (to stdout without --out), program, or a phase of the "
     "target.",
 )
-@click.option("--dump-dir", type=FOLDER, metavar="DIR", help="Write the text of every phase to DIR.")
+@click.option("--dump-dir", type=NEW_FOLDER, metavar="DIR", help="Write the text of every phase to DIR.")
 @click.option("--dry-run", is_flag=True, help="Print sizes only.")
 @report_option
 def command(
@@ -97,6 +97,11 @@ def command(
     **named: Unpack[Named],
 ) -> None:  # fmt: skip
     """Compile MODEL and its weights to a bundle that `bringup run` executes."""
+    out = out or _default(emit, named)
+    if out and not dry_run:
+        from bringup.compile.emit import check_outputs
+
+        check_outputs(out, is_bundle=emit == "bundle")
     job = with_loras(
         open_named(named), max_lora_rank=max_lora_rank, lora_target_modules=lora_target_modules, max_loras=max_loras,
         lora_dir=lora_dir, max_batch_size=max_batch_size,
@@ -125,7 +130,7 @@ def command(
         else:
             from bringup.compile.pipeline import build
 
-            out = out or Path(f"{bundle_name(named['model'], named['checkpoint'])}.{emit}")
+            assert out, "only graph and plan are printed"
             built = build(
                 job, target=target, target_options=target_option, out=out, max_seq_len=max_seq_len,
                 max_batch_size=max_batch_size, cache_blocks=cache_blocks, max_input_len=max_input_len,
@@ -134,3 +139,8 @@ def command(
             )  # fmt: skip
             outcome.result, outcome.bundle = "compiled", built
             print(next_step(job, built) if emit == "bundle" else f"wrote {built}", file=sys.stderr)
+
+
+def _default(emit: str, named: Named) -> Path | None:
+    """The path of the output without `-o`; None for what is printed."""
+    return None if emit in ("graph", "plan") else Path(f"{bundle_name(named['model'], named['checkpoint'])}.{emit}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Callable, Generator, Mapping
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bringup.diagnostics import BringupError, fail
+from bringup.cli.parameters.words import REPORT
+from bringup.diagnostics import BringupError
 from bringup.progress import Progress
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ Command = Callable[..., Any]
 def report_option(command: Command) -> Command:
     """The option of every command that has a report."""
     help = "Also write an HTML page: stages, memory, modules, the source of each parameter."
-    file = click.Path(dir_okay=False, path_type=Path)
-    return click.option("--report", type=file, metavar="FILE.html", help=help)(command)
+    return click.option("--report", type=REPORT, metavar="FILE.html", help=help)(command)
 
 
 @dataclass(slots=True)
@@ -47,18 +46,12 @@ def reporting(
     path: Path | None, job: Job | None, target: str, max_seq_len: int | None,
     target_options: Mapping[str, str] | None = None, max_batch_size: int = 1, cache_blocks: int | None = None,
 ) -> Generator[Reporting]:  # fmt: skip
-    """Writes the page for the block, also if that ends in a BringupError; without a path, nothing.
-
-    Raises BU021 if the page cannot be written there.
-    """
+    """Writes the page for the block, also if that ends in a BringupError; without a path, nothing."""
     from bringup.render.progress import StageLines
 
     if path is None or job is None:
         yield Reporting(StageLines())
         return
-    if not Path(os.path.realpath(path)).parent.is_dir():  # reported before the work begins
-        message = f"cannot write the report `{path}`: no such folder: `{path.parent}`"
-        raise fail("BU021", message, help="give the path of a file")
     from bringup.compile.report.record import Recorder
 
     recorder = Recorder(StageLines())

@@ -14,7 +14,7 @@ from bringup.cli.chat import opened, user_prompts
 from bringup.cli.launches.profile import profiled
 from bringup.cli.parameters.loras import chosen_lora, run_lora_options
 from bringup.cli.parameters.targets import DEVICE
-from bringup.cli.parameters.words import BUNDLE
+from bringup.cli.parameters.words import BUNDLE, NEW_FILE
 from bringup.cli.tokens import SPEEDS, TOKENS, Writer, tokenizer_of
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Sampling(TypedDict):
 @click.option("--executor", type=DEVICE, metavar="NAME", help="A device of the bundle's target (`bringup targets`).")
 @click.option(
     "--profile",
-    type=click.Path(path_type=Path),
+    type=NEW_FILE,
     metavar="FILE",
     help="Measure each launch, print a table and write a Chrome trace, for bundles with kernels.",
 )

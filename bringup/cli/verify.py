@@ -20,7 +20,7 @@ from bringup.cli.parameters.options import (
 )
 from bringup.cli.parameters.sections import SectionedCommand
 from bringup.cli.parameters.targets import DEVICE, TARGET, target_options
-from bringup.cli.parameters.words import OneOf
+from bringup.cli.parameters.words import NewPath, OneOf
 from bringup.cli.reporting import report_option, reporting
 from bringup.cli.tokens import TOKENS
 from bringup.render.json_text import json_text
@@ -31,6 +31,12 @@ if TYPE_CHECKING:
     from bringup.compile.job import Job
 
 TRANSFORMERS = "transformers"
+
+
+def _check_place(place: Path, option: str) -> None:
+    from bringup.compile.parity.activations import checked_place
+
+    checked_place(place, option)
 
 
 @click.command("verify", cls=SectionedCommand)
@@ -55,7 +61,7 @@ TRANSFORMERS = "transformers"
 @click.option("--prompt-length", type=click.IntRange(1), metavar="N", help="A prompt of N seeded random tokens.")
 @click.option("--bisect", is_flag=True, help="Find the operation that differs from torch.")
 @click.option(
-    "-o", "--save", type=click.Path(path_type=Path), metavar="PATH",
+    "-o", "--save", type=NewPath(_check_place), metavar="PATH",
     help="Save activations: to a folder, or to FILE.safetensors the reference's only.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")

@@ -5,8 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from bringup.diagnostics import fail
-from bringup.system.os_errors import unwritable
+from bringup.diagnostics import BringupError, fail
+from bringup.system.destination import obstacle_to_file
+from bringup.system.os_errors import reason, unwritable
+
+
+def check_report(file: Path) -> None:
+    """Raises BU021 if no report can be written to `file`, as far as that is known before the work."""
+    if why := obstacle_to_file(file, streams=True):
+        raise _unwritable(file, why)
 
 
 def write_whole(file: Path, text: str) -> None:
@@ -26,7 +33,10 @@ def write_whole(file: Path, text: str) -> None:
         finally:
             part.unlink(missing_ok=True)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        reason = (error.strerror or "").lower()
-        raise fail("BU021", f"cannot write the report `{file}`: {reason}", help="give the path of a file") from error
+        raise _unwritable(file, reason(error)) from error
     except OSError as error:
         raise unwritable(error, file) from error
+
+
+def _unwritable(file: Path, why: str) -> BringupError:
+    return fail("BU021", f"cannot write the report `{file}`: {why}", help="give the path of a file that can be written")

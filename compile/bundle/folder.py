@@ -19,6 +19,7 @@ from bringup.diagnostics import BringupError, Diagnostic, fail
 from bringup.graphs.registry import is_registered
 from bringup.progress import Progress, Silent
 from bringup.system.atomic import exchange, flush, flush_tree, sha256, write_file
+from bringup.system.destination import obstacle_to_folder
 from bringup.system.lock import locked, sibling_path
 from bringup.system.new_files import make_folder
 from bringup.system.os_errors import reason, refusals, unwritable
@@ -42,16 +43,14 @@ def refuse(out: Path, *, force: bool, note: str = MANIFEST) -> None:
     place = _resolved(out)
     if Path.cwd().is_relative_to(place):
         raise fail("BU012", f"`{out}` is the working directory or one above it", help="choose another name with -o")
+    if why := obstacle_to_folder(place, replaced=True):
+        raise fail("BU901", f"cannot write `{out}`: {why}", help="choose another path with -o")
     if place.exists():
         if not (place / note).is_file():
             kind = "a bundle" if note == MANIFEST else f"a folder that this command wrote: it has no {note}"
             raise fail("BU012", f"`{out}` exists and is not {kind}", help="choose another name with -o")
         if not force:
             raise fail("BU011", f"`{out}` exists", help="replace it with --force, or choose another name with -o")
-    above = next(folder for folder in place.parents if folder.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        why = "is not writable by this user" if above.is_dir() else "is not a folder"
-        raise fail("BU901", f"cannot write `{out}`: `{above}` {why}", help="choose another path with -o")
 
 
 def is_up_to_date(out: Path, key: str) -> bool:

@@ -42,7 +42,7 @@ def check(plan: Plan, model: str = "", words: ConfigWords | None = None, known: 
     lost = next((finding for finding in known if finding.lost and not finding.sources), None)
     unruled = tensors_of_unruled(plan)
     reported = {*(name for finding in known for name in finding.sources), *unruled}
-    report.findings += missing_and_unread(plan, reported, lost)
+    report.findings += missing_and_unread(plan, reported, lost, words)
     site = first_sites(problems)
     place = statement(words.job) if words else UNSTATED
     scales, shapes = scale_mistakes(plan, [p for p in problems if p.code == "BU102"], place)

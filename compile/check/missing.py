@@ -9,6 +9,7 @@ from dataclasses import replace
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.problems import Problem
 from bringup.adapters.planning.quantization import part_of
+from bringup.compile.check.facts.config_words import ConfigWords
 from bringup.compile.check.facts.requests import Readers, parameters_of, sites_of
 from bringup.compile.check.facts.shapes import stored
 from bringup.compile.check.fused import fused, unread_scales
@@ -28,11 +29,14 @@ _QUANTISED = re.compile(
 )
 
 
-def missing_and_unread(plan: Plan, known: Container[str], lost: Diagnostic | None) -> Iterator[Diagnostic]:
+def missing_and_unread(
+    plan: Plan, known: Container[str], lost: Diagnostic | None, words: ConfigWords | None = None
+) -> Iterator[Diagnostic]:
     """One diagnostic for each renamed, missing and unread group; complete subtrees are named by their root.
 
     `known` are tensors, absent or unread, that another finding explains. `lost` is the finding of a missing or
-    unreadable file with unknown tensors: missing tensors without another name belong to that finding.
+    unreadable file with unknown tensors: missing tensors without another name belong to that finding. `words` has the
+    keys of the config.
     """
     readers = _readers_of_absent(plan, known)
     reported = {name for p in plan.problems if p.code == "BU108" for name in unread_scales(plan, p.sources)}
@@ -59,9 +63,9 @@ def missing_and_unread(plan: Plan, known: Container[str], lost: Diagnostic | Non
         yield replace(lost, message=message, sources=tuple(readers))
         readers = {}
     for names in _by_pattern(roots(readers, wanted), plan).values():
-        yield _missing(plan, readers, names)
+        yield _missing(plan, readers, names, words)
     for names in _of_parts(_by_pattern(roots(unread, read)).values()):
-        yield _unread(plan, names)
+        yield _unread(plan, names, words)
 
 
 def _of_parts(groups: Iterable[Group]) -> Iterator[Group]:
@@ -103,7 +107,7 @@ def _pattern(root: str) -> str:
     return f"{digits(head + '.')[0]}{last}" if head else digits(root)[0]
 
 
-def _missing(plan: Plan, readers: Readers, names: Group) -> Diagnostic:
+def _missing(plan: Plan, readers: Readers, names: Group, words: ConfigWords | None) -> Diagnostic:
     untied = readers[flat(names)[0]][0]
     if untied.code == "BU109":
         return Diagnostic(
@@ -117,7 +121,7 @@ def _missing(plan: Plan, readers: Readers, names: Group) -> Diagnostic:
     return Diagnostic(
         code="BU101",
         message=absent(names),
-        help=numbering(plan, names)
+        help=numbering(plan, names, words)
         or "is the checkpoint complete, and does its config belong to it? a name that never existed is the rule's",
         parameter=parameters_of(plan, readers, flat(names)),
         sources=flat(names),
@@ -125,7 +129,7 @@ def _missing(plan: Plan, readers: Readers, names: Group) -> Diagnostic:
     )
 
 
-def _unread(plan: Plan, names: Group) -> Diagnostic:
+def _unread(plan: Plan, names: Group, words: ConfigWords | None) -> Diagnostic:
     listing, count = ", ".join(grouped(names)), len(flat(names))
     first = plan.headers[flat(names)[0]]
     pattern = _drop_pattern(names).removeprefix(plan.prefix)
@@ -134,7 +138,7 @@ def _unread(plan: Plan, names: Group) -> Diagnostic:
     return Diagnostic(
         code="BU105",
         message=f"no rule reads the tensor `{listing}`{below or shape}",
-        help=surplus(plan, names) or _advice(plan, names, pattern),
+        help=surplus(plan, names, words) or _advice(plan, names, pattern),
         sources=flat(names),
         **stored(plan, flat(names)),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from bringup.adapters.planning.plan import Plan
+from bringup.compile.check.facts.config_words import ConfigWords, Count, last_number
 from bringup.grouping import grouped
 
 
@@ -23,14 +24,20 @@ def past_end(plan: Plan, root: str) -> bool:
     return bool(there) and int(last) > there[-1]
 
 
-def numbering(plan: Plan, missing: Collection[str]) -> str:
-    """The present numbers of the first missing number's parent, as a message; "" for other names."""
+def numbering(plan: Plan, missing: Collection[str], words: ConfigWords | None) -> str:
+    """The present numbers of the first missing number's parent, as a message; "" for other names.
+
+    `words` has the key that states the count, if a config does.
+    """
     parent = next(iter(missing)).rpartition(".")[0]
     last = max((root[len(parent) + 1 :] for root in missing if root.rpartition(".")[0] == parent), key=_length_first)
     there = present(plan, parent) if last.isdigit() else []
     if not there or int(last) in there:
         return ""
     if int(last) > there[-1]:
+        if count := _count(words, parent, int(last) + 1, there):
+            ends = f"the checkpoint ends at {parent}.{there[-1]}"
+            return f"{count.text}, and {ends}: set it to {count.needed}, or fetch the missing tensors"
         return f"the checkpoint ends at {parent}.{there[-1]}, the config expects {last}: one of the two is wrong"
     return f"gap in the numbering of `{parent}`: {_numbered(parent, there)} are present"
 
@@ -47,20 +54,30 @@ def renumbered(plan: Plan, missing: str, found: str) -> str:
     )
 
 
-def surplus(plan: Plan, unread: Collection[str]) -> str:
+def surplus(plan: Plan, unread: Collection[str], words: ConfigWords | None) -> str:
     """The message for unread roots whose numbers follow the last one that rules read; "" for others."""
     parents = {root.rpartition(".")[0] for root in unread}
     numbers = [root.rpartition(".")[2] for root in unread]
     parent = next(iter(parents))
     if len(parents) > 1 or not parent or not all(map(str.isdigit, numbers)):
         return ""
-    steps = (name[len(parent) + 1 :].partition(".")[0] for name in plan.required if name.startswith(f"{parent}."))
-    wanted = max((int(step) for step in steps if step.isdigit()), default=-1)
+    wanted = last_number(plan, parent)
     if wanted < 0 or min(map(int, numbers)) <= wanted:
         return ""
+    there = present(plan, parent)
+    if count := _count(words, parent, wanted + 1, there):
+        ends = f"the checkpoint ends at {parent}.{there[-1]}"
+        return f"{count.text}, and {ends}: set it to {count.needed}, or use the checkpoint of this config"
     return (
         f"the config ends at {parent}.{wanted}: correct the number there, or the checkpoint belongs to another config"
     )
+
+
+def _count(words: ConfigWords | None, parent: str, stated: int, there: list[int]) -> Count | None:
+    """The key with the number of names below a parent, if the checkpoint has the first ones without a gap."""
+    if words is None or there != list(range(len(there))):
+        return None
+    return words.count(parent, stated, len(there))
 
 
 def _length_first(number: str) -> tuple[int, str]:

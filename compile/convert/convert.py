@@ -48,6 +48,11 @@ class Converted:
     written: tuple[int, ...]
 
 
+def check_output(out: Path, *, force: bool) -> None:
+    """Raises BU011, BU012 or BU901 if weights cannot be written to the folder `out`; before anything is read."""
+    bundles.refuse(out, force=force, note=NOTE)
+
+
 def convert(
     job: Job,
     out: str | Path,

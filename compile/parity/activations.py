@@ -18,13 +18,16 @@ from typing import Any
 
 import numpy as np
 
+from bringup.arguments import path as text_of
 from bringup.compile.job import Job
 from bringup.compile.parity.reference import INPUT
 from bringup.diagnostics import BringupError, did_you_mean, fail
 from bringup.graphs.core.module import Module
+from bringup.system.destination import check_new_file, check_new_folder
 from bringup.system.os_errors import reason, unwritable
 
 LOGITS, TOKENS = "logits", "tokens"
+FILE = ".safetensors"  # the end of the name of a file for the activations of the reference alone
 _AGAIN = "record it again; `bringup explain verify` shows how"
 
 
@@ -72,6 +75,17 @@ def save_activations(
     except OSError as error:
         raise unwritable(error, path) from error
     return path
+
+
+def checked_place(given: str | os.PathLike[str] | None, option: str = "save=") -> Path | None:
+    """Where activations are to be saved: a file `.safetensors`, or a folder. Raises BU901 if they cannot be."""
+    if given is None:
+        return None
+    place = Path(text_of("save", given))
+    check_new_folder(place.parent if place.suffix == FILE else place, option)
+    if place.suffix == FILE and place.exists():
+        check_new_file(place, option)
+    return place
 
 
 def load_activations(path: str | Path) -> Saved:

@@ -21,7 +21,7 @@ from bringup.compile.bundle.folder import WEIGHTS
 from bringup.compile.emit import exported
 from bringup.compile.job import Job
 from bringup.compile.packed_job import as_compiled
-from bringup.compile.parity.activations import LOGITS, Saved, mismatched, not_finite, save_activations
+from bringup.compile.parity.activations import FILE, LOGITS, Saved, mismatched, not_finite, save_activations
 from bringup.compile.parity.feeds import Feed, ring_rows, sizes_of
 from bringup.compile.parity.parity import Layer, Parity
 from bringup.compile.parity.reference import INPUT, Observed, record
@@ -212,7 +212,7 @@ class Proof:
         if self.evidence.logits is not None:
             theirs[LOGITS] = self.evidence.logits
         by = {"reference": self.reference.name, **computed}
-        if place.suffix == ".safetensors":
+        if place.suffix == FILE:
             return [save_activations(place, theirs, self.tokens, **by)]
         ours = record(graph.module, lambda: graph(step))
         files = {

@@ -17,7 +17,7 @@ from bringup.compile.bundle.bundle_job import job_of_bundle
 from bringup.compile.bundle.folder import MANIFEST, PARITY, bundle_of, check_files, read_manifest, steady
 from bringup.compile.job import Job, open_job
 from bringup.compile.packed_job import tensors_of_quantised
-from bringup.compile.parity.activations import Saved, fitted, load_activations, save_activations
+from bringup.compile.parity.activations import Saved, checked_place, fitted, load_activations, save_activations
 from bringup.compile.parity.feeds import FEW, Run, feed, not_covered, plan_runs, windows, wrapping
 from bringup.compile.parity.parity import TOLERANCE, Parity
 from bringup.compile.parity.reference import Observed, Reference, known_config, record
@@ -75,8 +75,9 @@ def verify(
     bundle gets the result as parity.json. Raises BU007 for a context that the model does not support, BU015 and BU016
     for invalid tokens, BU018 for a device that the target does not have, BU029 for a model with further inputs, BU608
     if a bundle's files differ from the compiled ones, BU703 if transformers has no such model, BU706 to BU708 for an
-    unsuitable file of activations.
+    unsuitable file of activations, and BU901 if nothing can be written to `save`.
     """
+    save = checked_place(save)
     against = path("against", against)
     saved = load_activations(against) if against != TRANSFORMERS else None
     if saved and prompt_tokens is not None:
@@ -88,7 +89,6 @@ def verify(
     decode_steps = integer("decode_steps", decode_steps, minimum=0)
     max_seq_len = None if max_seq_len is None else integer("max_seq_len", max_seq_len, minimum=1)
     model = model if isinstance(model, PathLike | Job) else path("model", model)
-    save = None if save is None else path("save", save)
     progress = progress or Silent()
 
     def compared(bundle: Path, *, bundled: bool) -> Parity:

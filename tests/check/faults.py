@@ -95,7 +95,8 @@ def integer(draft: Draft) -> Answer:
 def deeper(draft: Draft) -> Answer:
     family, depth = draft.family, draft.depth
     draft.config[family.layers_key] = depth + 1
-    ends = f"the checkpoint ends at {draft.name(family.layers)}.{depth - 1}, the config expects {depth}"
+    stated = f"`{family.layers_key}` of config.json is {depth + 1}"
+    ends = f"{stated}, and the checkpoint ends at {draft.name(family.layers)}.{depth - 1}: set it to {depth}, or "
     return Answer(code="BU101", parameter=f"{family.root}{family.layers}.{depth}", mentions=(ends,), rule=family.rules)
 
 

@@ -156,7 +156,7 @@ def more_layers(draw: Draw) -> bool:
         return False
     last = draw.trial.draft.depth
     draw.trial.config[family.layers_key] = last + draw.rng.randint(1, 3)
-    draw.note("more layers", f"{family.layers}.{last - 1}, the config expects", "BU101")
+    draw.note("more layers", f"{family.layers}.{last - 1}: set it to {last}, or fetch", "BU101")
     return True
 
 

@@ -77,7 +77,8 @@ def test_a_layer_too_many_is_not_to_be_dropped() -> None:
     draft = small(LLAMA).copy()
     draft.config["num_hidden_layers"] -= 1
     (finding,) = checked(draft).findings
-    assert finding.help.startswith("the config ends at model.layers.1")
+    stated = "`num_hidden_layers` of config.json is 2, and the checkpoint ends at model.layers.2: set it to 3, or "
+    assert finding.help.startswith(stated)
     assert "drop(" not in finding.help
 
 

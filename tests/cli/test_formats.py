@@ -106,7 +106,7 @@ def test_a_path_that_is_none(bringup: Bringup, broken: Path, tmp_path: Path, pat
     result = bringup("check", "--checkpoint", broken, "--format", f"json={tmp_path / path}")
     assert result.exit_code == 2
     assert "error[BU021]: cannot write the report" in result.stderr
-    assert "error[BU102]: " in result.stdout
+    assert result.stdout == "", "reported before the check"
     assert {p.name for p in tmp_path.rglob("*")} == {"broken", "config.json", "model.safetensors", "file", "folder"}
 
 

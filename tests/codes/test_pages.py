@@ -9,7 +9,7 @@ import pytest
 
 from bringup.adapters.sources.remote import client
 from tests.codes.commands import run
-from tests.codes.pages import Page, missing, pages
+from tests.codes.pages import Page, missing, pages, with_free_ports
 
 EXIT = {"0": 2, "9": 3}  # by a code's first digit; every other error is the model's: 1
 SLOW = re.compile(r"\b(bringup|python \S+) (compile|verify)\b|bringup\.build|import torch")
@@ -36,6 +36,7 @@ def test_the_example_fails_as_the_page_says(page, workshop, tmp_path, monkeypatc
     Requests are repeated without a pause.
     """
     monkeypatch.setattr(client, "FIRST_PAUSE", 0.0)
+    page = with_free_ports(page)
     assert page.commands, f"{page.code}.md shows no example"
     folder = tmp_path / "example"
     shutil.copytree(workshop, folder)
@@ -52,3 +53,15 @@ def test_the_example_fails_as_the_page_says(page, workshop, tmp_path, monkeypatc
         assert status == 1, printed
     elif severity[1] == "error":
         assert status == EXIT.get(page.code[2], 1), printed
+
+
+def test_the_port_of_a_page_is_replaced():
+    """By a free one, in its files, commands and output."""
+    for page in (page for page in pages() if page.code in ("BU630", "BU631", "BU914", "BU915", "BU916", "BU917")):
+        found = with_free_ports(page)
+        before, after = ([*p.files.values(), *(c.line for c in p.commands), *(o for c in p.commands for o in c.output)]
+                         for p in (page, found))  # fmt: skip
+        (port,) = {port for text in before for port in re.findall(r"\b(?:80\d\d|8765)\b", text)}
+        (free,) = {port for text in after for port in re.findall(r'(?:127\.0\.0\.1(?::|", )|--port", ")(\d+)', text)}
+        assert [text.replace(port, free) for text in before] == after
+        assert free != port

@@ -42,7 +42,7 @@ def test_it_is_named_once_and_not_loaded(broken: Broken, sound: Path, tmp_path: 
     assert found[0].help
     text = f"{found[0].severity}[{found[0].code}]: {found[0].message}\n  = help: {found[0].help}"
     text = text.replace(f"{tmp_path}/", "").replace(f"{sound}/", "")
-    assert f"\n```text\n{text}\n```\n" in PAGE, "write the page again: python benchmarks/lora_faults.py"
+    assert f"\n```text\n{text}\n```\n" in PAGE, "write the page again: python -m benchmarks.lora_faults"
     job = open_job(checkpoint=str(base))
     with pytest.raises(BringupError, match=broken.code):
         merged(job, load_lora(job, folder))

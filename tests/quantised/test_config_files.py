@@ -209,3 +209,54 @@ def test_values_of_early_words(awq: Path, tmp_path: Path) -> None:
     wanted = materialise(later.plan, later.checkpoint)
     for name, array in materialise(job.plan, job.checkpoint).items():
         np.testing.assert_array_equal(array, wanted[name], name)
+
+
+# The group of a checkpoint's config.json, a file of the quantiser next to it or a file of --config, and the place that
+# messages name.
+PLACES = {
+    "config.json": "`quantization_config` of config.json sets `w_bit` = 8",
+    "quant_config.json": "quant_config.json sets `w_bit` = 8",
+    "own.json": "`quantization_config` of own.json sets `w_bit` = 8",
+    "text_config": "`text_config.quantization_config` of config.json sets `w_bit` = 8",
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_messages_name_the_place_of_a_wrong_key(awq: Path, tmp_path: Path, place: str) -> None:
+    for path in awq.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    config, wrong = json.loads((awq / "config.json").read_text("utf-8")), EARLY | {"w_bit": 8}
+    del config["quantization_config"]
+    (tmp_path / "quant_config.json").unlink()
+    if place == "quant_config.json":
+        files = {place: wrong}
+    elif place == "text_config":
+        files = {"config.json": config | {"text_config": {"quantization_config": wrong}}}
+    else:
+        files = {place: config | {"quantization_config": wrong}}
+    for name, words in files.items():
+        (tmp_path / name).write_text(json.dumps(words), "utf-8")
+    own = str(tmp_path / place) if place == "own.json" else None
+    job = open_job(checkpoint=str(tmp_path), config=own, allow={"text_config": "a test"})
+    (finding,) = (found for found in job.findings if found.code == "BU122")
+    assert finding.message.replace(f"{tmp_path}/", "").startswith(f"{PLACES[place]}; ")
+
+
+WRONG = {
+    "BU120": ({"w_bits": 4}, "in quant_config.json, key `w_bits` = 4 is not read by the llama quantization graph"),
+    "BU121": ({"zero_point": "x"}, "in quant_config.json, key `zero_point` is 'x'; "),
+    "BU122": ({"lm_head": True}, "quant_config.json sets `lm_head` = True; "),
+    "BU124": ({"q_group_size": 10**30}, "in quant_config.json, key `q_group_size` has 31 digits"),
+}
+
+
+@pytest.mark.parametrize("code", WRONG)
+def test_each_code_names_the_file(awq: Path, tmp_path: Path, code: str) -> None:
+    words, message = WRONG[code]
+    for path in awq.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "quant_config.json").write_text(json.dumps(EARLY | words), "utf-8")
+    (finding,) = (found for found in open_job(checkpoint=str(tmp_path)).findings if found.code == code)
+    assert finding.message.startswith(message)
+    assert "--allow-config" not in finding.help
+    assert (finding.code != "BU120") or finding.help.endswith("remove it from quant_config.json")

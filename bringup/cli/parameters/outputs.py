@@ -14,7 +14,7 @@ from bringup.cli.parameters.words import OneOf
 from bringup.diagnostics import Report, fail
 from bringup.render.formats.by_name import FORMATS, render
 from bringup.render.terminal import Paint, on_github
-from bringup.render.write import write_whole
+from bringup.render.write import check_report, write_whole
 
 TEXT = "full"  # the default
 TEXTS = ("full", "concise")  # for people: other text may be printed with it
@@ -69,14 +69,18 @@ def output_options(command: Command) -> Command:
 
 
 def outputs_of(formats: Sequence[Output], file: Path | None) -> list[Output]:
-    """One output to the terminal, by default text, and any number to files. Raises BU020."""
+    """One output to the terminal, by default text, and any number to files. Raises BU020, and BU021 if one of the
+    files cannot be written.
+    """
     shown = [output.format for output in formats if output.file is None]
     stored = [output for output in formats if output.file]
     if len(shown) > 1:
         raise fail("BU020", f"`{shown[0]}` and `{shown[1]}` both go to the terminal", help=f"write {shown[1]}=FILE")
     if file:
         stored.append(Output(shown.pop() if shown else TEXT, file))
-    files = [output.file for output in stored]
+    files = [output.file for output in stored if output.file]
+    for name in files:
+        check_report(name)
     twice = next((name for name in files if files.count(name) > 1), None)
     if twice:
         raise fail("BU020", f"two formats go to `{twice}`", help="give each its own file")

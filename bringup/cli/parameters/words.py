@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from click.shell_completion import CompletionItem
 
 from bringup.arguments import choice
 from bringup.cli.parameters.usage import named
+from bringup.render.write import check_report
+from bringup.system.destination import check_new_file, check_new_folder
 
 SCHEMES = ("hf://", "pypi:", "dummy")
 
@@ -62,6 +65,19 @@ class Bundle(click.Path):
         return found or [CompletionItem(incomplete, type="dir")]
 
 
+class NewPath(click.Path):
+    """A path that the command writes to when its work is done. `check` raises an error before the work if it cannot."""
+
+    def __init__(self, check: Callable[[Path, str], None]) -> None:
+        super().__init__(path_type=Path)
+        self.check = check
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        self.check(path, named(param) if param and "-o" not in param.opts else "-o")
+        return path
+
+
 def _models() -> Iterable[str]:
     from bringup.graphs.registry import PRESETS, families
 
@@ -79,3 +95,6 @@ MODEL = Word(_models, files="file")
 CODE = Word(_codes)
 CHECKPOINT = Word(lambda: SCHEMES, files="file")
 BUNDLE = Bundle()
+NEW_FILE = NewPath(check_new_file)
+NEW_FOLDER = NewPath(check_new_folder)
+REPORT = NewPath(lambda file, option: check_report(file))

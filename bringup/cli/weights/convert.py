@@ -63,9 +63,11 @@ def command(
     sharded_state can be converted to another form or division. Run the command again to resume an interrupted
     conversion.
     """
+    from bringup.compile.convert.convert import check_output, convert
     from bringup.compile.convert.presharded import copy_presharded, presharded
     from bringup.render.progress import StageLines
 
+    check_output(out, force=force)
     parallel, progress = parallel_of(words), StageLines()
     found = presharded(words["checkpoint"])
     if found and found.is_copied(to, parallel):
@@ -83,8 +85,6 @@ def command(
             progress=progress,
         )
     else:
-        from bringup.compile.convert.convert import convert
-
         job = open_named(words)
         if job.notice:
             print(f"note: {job.notice}", file=sys.stderr)

@@ -37,9 +37,11 @@ def command(with_dropped: str | None, out: Path, force: bool, **named: Unpack[Na
     """
     from bringup.adapters.sources.open_checkpoint import open_checkpoint
     from bringup.compile.bundle.folder import bundle_of
+    from bringup.compile.convert.convert import check_output
     from bringup.compile.convert.export import export, export_bundle
     from bringup.render.progress import StageLines
 
+    check_output(out, force=force)
     bundle = bundle_of(named["model"]) if named["model"] else None
     progress, dropped = StageLines(), open_checkpoint(with_dropped) if with_dropped else None
     if bundle is not None:

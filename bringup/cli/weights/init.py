@@ -8,16 +8,15 @@ from pathlib import Path
 import click
 
 from bringup.cli.parameters.options import revised
-from bringup.cli.parameters.words import CHECKPOINT
+from bringup.cli.parameters.words import CHECKPOINT, NEW_FOLDER
+from bringup.system.destination import check_new_folder
 
 
 @click.command("init")
 @click.option("--checkpoint", type=CHECKPOINT, required=True, metavar="SRC", help="A folder, a file, hf://ORG/NAME.")
 @click.option("--revision", metavar="R", help="Branch, tag or commit on the hub, Hugging Face's or ModelScope's.")
 @click.option("--name", metavar="NAME", help="The family's name; default: the config's model_type.")
-@click.option(
-    "-o", "--out", type=click.Path(path_type=Path), metavar="DIR", help="Output folder; default: the family's name."
-)
+@click.option("-o", "--out", type=NEW_FOLDER, metavar="DIR", help="Output folder; default: the family's name.")
 def command(checkpoint: str, revision: str | None, name: str | None, out: Path | None) -> None:
     """Draft the graph, adapter, dialect and test of an architecture that no family supports.
 
@@ -29,6 +28,8 @@ def command(checkpoint: str, revision: str | None, name: str | None, out: Path |
     from bringup.compile.draft.draft import draft, write_draft
     from bringup.render.draft import draft_text
 
+    if out is None:
+        check_new_folder(Path(name or "drafted"))
     source = revised(None, checkpoint, revision) or checkpoint
     found = draft(open_checkpoint(source, partial=True, headers_only=True), name)
     folder = out or Path(found.name)

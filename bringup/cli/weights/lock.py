@@ -12,7 +12,7 @@ import click
 from bringup.arguments import FLOAT_DTYPES
 from bringup.cli.parameters.options import Named, job_options, open_named
 from bringup.cli.parameters.sections import SectionedCommand
-from bringup.cli.parameters.words import OneOf
+from bringup.cli.parameters.words import NEW_FILE, OneOf
 from bringup.diagnostics import BringupError, Diagnostic, fail
 
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -23,7 +23,7 @@ REQUEST = ("model", "checkpoint", "config", "adapter", "also", "allow_config", "
 @click.command("lock", cls=SectionedCommand)
 @job_options
 @click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True, help="Dtype of the parameters.")
-@click.option("-o", "--out", type=FILE, metavar="FILE", help="Write the lock to FILE.")
+@click.option("-o", "--out", type=NEW_FILE, metavar="FILE", help="Write the lock to FILE.")
 @click.option("--check", "locked", type=FILE, metavar="FILE", help="Compare with the lock in FILE, and in FILES.")
 @click.argument("files", nargs=-1, type=click.Path())
 def command(out: Path | None, locked: Path | None, files: tuple[str, ...], **named: Unpack[Named]) -> None:

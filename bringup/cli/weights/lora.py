@@ -73,10 +73,12 @@ def check(lora: str, formats: Sequence[Output], output_file: Path | None, **word
 @click.option("--force", is_flag=True, help="Replace a folder that an earlier merge wrote.")
 def merge(lora: str, out: Path, force: bool, **words: Unpack[Words]) -> None:
     """Write the base model's checkpoint with ADAPTER added to its weights, in the same layout."""
+    from bringup.compile.convert.convert import check_output
     from bringup.compile.lora.export import merge_lora
     from bringup.compile.lora.opening import load_lora
     from bringup.render.progress import StageLines
 
+    check_output(out, force=force)
     job = _base(lora, words)
     done = merge_lora(job, load_lora(job, lora), out, force=force, progress=StageLines())
     print(f"wrote {done.folder}: {', '.join(done.files)}", file=sys.stderr)
@@ -118,12 +120,14 @@ def convert(
     Modules of cross attention, which no graph of bringup has, are converted by name to --to trtllm, without a proof
     that they fit.
     """
+    from bringup.compile.convert.convert import check_output
     from bringup.compile.lora.convert import convert_lora, restore_lora
 
     if to == "ranks" and form == "numpy":
         raise fail("BU023", "--format numpy applies to --to trtllm", help="leave it out: ranks are safetensors files")
     if to != "ranks" and (any_ranks(words) or rank is not None):
         raise fail("BU023", f"--to {to} is not divided among ranks", help="add --to ranks, or leave the ranks out")
+    check_output(out, force=force)
     job = _base(lora, words, headers_only=True)
     if to == "ranks":
         from bringup.compile.lora.ranks import convert_lora_ranks

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.problems import Problem
 from bringup.diagnostics import BringupError
 from bringup.graphs.config.tracked import Tracked, tracked
@@ -15,6 +16,33 @@ from bringup.graphs.core.options import build_graph
 if TYPE_CHECKING:
     from bringup.compile.job import Job
     from bringup.graphs.core.signature import Signature
+
+
+class Count(NamedTuple):
+    """A key with the number of layers or experts, and its value: `text`. `needed` is the value for the checkpoint."""
+
+    text: str
+    needed: int
+
+
+def last_number(plan: Plan, parent: str) -> int:
+    """The last number below a name among the tensors that rules read; -1 without one."""
+    steps = (name[len(parent) + 1 :].partition(".")[0] for name in plan.required if name.startswith(f"{parent}."))
+    return max((int(step) for step in steps if step.isdigit()), default=-1)
+
+
+def paths_of(config: Mapping[str, Any], value: int) -> Iterator[tuple[str, ...]]:
+    """The keys with an integer, at the top of a config and in its objects."""
+    for key, each in config.items():
+        if type(each) is int and each == value:
+            yield (key,)
+        elif isinstance(each, Mapping):
+            yield from ((key, *path) for path in paths_of(cast("Mapping[str, Any]", each), value))
+
+
+def _changed(config: Mapping[str, Any], path: tuple[str, ...], value: int) -> dict[str, Any]:
+    key, *rest = path
+    return {**config, key: _changed(config[key], tuple(rest), value) if rest else value}
 
 
 class ConfigWords:
@@ -41,6 +69,33 @@ class ConfigWords:
         sizes = sizes_of(declared.axes) if declared else {}
         found = (sizes.get(axis) for axis in axes)
         return tuple(dict.fromkeys(key for size in found if isinstance(size, Tracked) for key in size.keys))
+
+    def count(self, parent: str, stated: int, present: int) -> Count | None:
+        """The key with the value `stated` that determines how many numbered names below `parent` the rules read.
+
+        That is the key whose change to `present` changes the plan to so many; None if there is no such key.
+        """
+        from bringup.compile.job import replanned
+
+        job = self.job
+        for path in paths_of(job.config, stated):
+            try:
+                plan = replanned(job, _changed(job.config, path, present)).plan
+            except (BringupError, AxesError):
+                continue
+            if last_number(plan, parent) == present - 1:
+                return self._count_at(path, stated, present)
+        return None
+
+    def _count_at(self, path: tuple[str, ...], stated: int, present: int) -> Count:
+        places, key = self.job.places, ".".join(path)
+        name, file, more = places.names.get(key, key), places.of(path[0]), ""
+        gguf = self.job.checkpoint.gguf
+        value = gguf.values.get(name.partition(".")[2]) if gguf else None
+        drafts = value - stated if isinstance(value, int) else 0
+        if drafts:  # GGUF counts the layers of drafts too
+            more = f", {stated} without the layers of drafts"
+        return Count(f"`{name}` of {file} is {stated + drafts}{more}", present + drafts)
 
     def is_consequence(self, problem: Problem) -> bool:
         """Whether a problem of shapes or axes follows from a size that the config lacks."""
