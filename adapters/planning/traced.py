@@ -10,7 +10,7 @@ from typing import Any, cast
 from bringup.adapters.algebra.expr import Expr, Source
 from bringup.adapters.algebra.region import Region
 from bringup.adapters.algebra.results import site_of
-from bringup.adapters.algebra.traced import Step, Tensors, Traced, plain_region
+from bringup.adapters.algebra.traced import Step, Traced, plain_region
 from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.planning.rules import Rule
 from bringup.diagnostics import did_you_mean, fail
