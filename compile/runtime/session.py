@@ -111,9 +111,9 @@ class Session:
         """Keeps the first `count` tokens of the sequence.
 
         Returns False, and changes nothing, if the states cannot be rewound that far from the longest length of the
-        sequence, or depend on that length.
+        sequence, or depend on that length. Raises BU024 for a negative count.
         """
-        self.turn += 1
+        self.turn, count = self.turn + 1, integer("count", count, minimum=0)
         most, longest = self.interface.rewindable, self._cached.longest
         if self._engine.varies(longest) or (most is not None and longest - count > most):
             return False

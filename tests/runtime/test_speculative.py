@@ -221,3 +221,20 @@ def test_tokenizers_must_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     Speculative(main, draft)
     monkeypatch.setattr(draft, "tokenizer", Session.tokenizer.__get__(draft))
     Speculative(main, draft)
+
+
+def test_a_session_is_rewound() -> None:
+    """Keys of dynamic rope depend on the length that the sequence had, so they cannot be."""
+    session, fresh = new_session(), new_session()
+    session.prefill([1, 2, 3, 4, 5])
+    assert session.rewind(9)
+    assert session.rewind(2)
+    assert list(session.tokens) == [1, 2]
+    fresh.prefill([1, 2])
+    assert (session.decode(7) == fresh.decode(7)).all()
+    with pytest.raises(BringupError, match=r"BU024.*count"):
+        session.rewind(-1)
+    session = new_session(varies=4)
+    session.prefill([1, 2, 3, 4, 5])
+    assert not session.rewind(2)
+    assert list(session.tokens) == [1, 2, 3, 4, 5]
