@@ -67,6 +67,16 @@ def entries(folder: Path) -> list[str]:
     return sorted(os.listdir(folder) if is_local(folder) else getattr(folder, "names"))  # noqa: B009, PTH208
 
 
+def head_of(path: Path, size: int) -> bytes:
+    """The first bytes of a file, b"\\0" of an empty one; b"" for a folder. Raises BU233 for one that cannot be read."""
+    if not path.is_dir():
+        with opened(path) as file:
+            return file.read(size) or b"\0"
+    if is_local(path) and not os.access(path, os.R_OK | os.X_OK):
+        raise unreadable(path, "cannot be read: permission denied")
+    return b""
+
+
 def is_named(path: Path) -> bool:
     """Whether a path names a file, or locally a folder, a pipe or a broken link, which `opened` rejects."""
     return path.is_file() or (is_local(path) and os.path.lexists(path))

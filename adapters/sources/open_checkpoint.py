@@ -13,7 +13,7 @@ from bringup import plugins
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.adapters.checkpoints.config_places import ConfigPlaces
 from bringup.adapters.checkpoints.file_states import states_before, states_of
-from bringup.adapters.checkpoints.files import opened, refuse_lfs_pointer, unreadable
+from bringup.adapters.checkpoints.files import head_of, refuse_lfs_pointer, some, unreadable
 from bringup.adapters.checkpoints.folder import FILE
 from bringup.adapters.checkpoints.folder_layout import TORCH_SUFFIXES
 from bringup.adapters.checkpoints.gguf import MAGIC as GGUF
@@ -147,7 +147,7 @@ def _plugin(src: str) -> Callable[[str], Checkpoint] | None:
 
 def open_path(path: Path, source: str = "", provenance: Mapping[str, Any] | None = None) -> Checkpoint:
     """A folder or a file; `provenance` is added to that of its files. The content decides, not the suffix."""
-    head = b"" if path.is_dir() else _head(path)
+    head = head_of(path, HEAD)
     facts = {"source": source or str(path), "path": str(path.resolve()), **(provenance or {})}
     if head.startswith(GGUF):
         return _open_gguf(path, facts)
@@ -173,11 +173,6 @@ def open_path(path: Path, source: str = "", provenance: Mapping[str, Any] | None
         return _opened_by(by_suffix, path, facts)  # raises an error with the details
     except BringupError as error:
         raise BringupError(*error.findings, *plugins.as_warnings(failed)) from None
-
-
-def _head(path: Path) -> bytes:
-    with opened(path) as file:
-        return file.read(HEAD) or b"\0"  # b"" stands for a folder
 
 
 def _no_weights(folder: Path, ggufs: Sequence[str], failed: Sequence[BringupError]) -> BringupError:

@@ -214,6 +214,13 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert refused(tmp_path) == refused(file) == "BU233"
 
 
+def test_a_folder_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model.safetensors").write_bytes(shard("a"))
+    monkeypatch.setattr(os, "access", lambda path, mode, **_: False)
+    with pytest.raises(BringupError, match=f"BU233: `{tmp_path}` cannot be read: permission denied"):
+        open_checkpoint(tmp_path)
+
+
 @pytest.mark.parametrize(
     "source", ["a\0b", "x" * 5000, "~nobody-of-that-name/x", "/" + "y/" * 3000, "\ud800", "\x1b[2J"]
 )
