@@ -26,7 +26,7 @@ def job_of(name: str) -> Job:
 @cache
 def need(name: str, **words: object):
     job = job_of(name)
-    parallel = Parallel(**{key: words.pop(key) for key in ("tp", "ep", "pp") if key in words})  # type: ignore[arg-type]
+    parallel = Parallel(**{key: words.pop(key) for key in ("tp", "ep", "pp", "stage_layers") if key in words})  # type: ignore[arg-type]
     return fit(job, 141 * 10**9, parallel=parallel, context=32768, **words)  # type: ignore[arg-type]
 
 
@@ -49,6 +49,11 @@ def test_a_narrower_cache_and_pages() -> None:
     assert narrow.cache_each * 2 == wide.cache_each
     paged = need("llama-3.1-405b", tp=8, page_size=40000)
     assert paged.cache_each == 126 * 2 * 128 * 40000 * 2
+
+
+def test_the_fullest_stage_is_the_one_with_most_layers() -> None:
+    found = need("llama-3.1-405b", tp=8, pp=2, stage_layers=(64, 62), batch=64)
+    assert found.cache_each == 64 * 2 * 128 * 32768 * 2
 
 
 @pytest.mark.slow
