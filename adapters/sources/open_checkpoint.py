@@ -13,7 +13,7 @@ from bringup import plugins
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.adapters.checkpoints.config_places import ConfigPlaces
 from bringup.adapters.checkpoints.file_states import states_before, states_of
-from bringup.adapters.checkpoints.files import head_of, refuse_lfs_pointer, some, unreadable
+from bringup.adapters.checkpoints.files import head_of, refuse_lfs_pointer, unreadable
 from bringup.adapters.checkpoints.folder import FILE
 from bringup.adapters.checkpoints.folder_layout import TORCH_SUFFIXES
 from bringup.adapters.checkpoints.gguf import MAGIC as GGUF

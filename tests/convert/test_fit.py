@@ -30,7 +30,7 @@ def job_of(name: str) -> Job:
 @cache
 def need(name: str, **words: object):
     job = job_of(name)
-    parallel = Parallel(**{key: words.pop(key) for key in ("tp", "ep", "pp") if key in words})  # type: ignore[arg-type]
+    parallel = Parallel(**{key: words.pop(key) for key in ("tp", "ep", "pp", "stage_layers") if key in words})  # type: ignore[arg-type]
     return fit(job, 141 * 10**9, parallel=parallel, context=32768, **words)  # type: ignore[arg-type]
 
 
@@ -63,6 +63,11 @@ def test_ranks_that_cut_a_block(tmp_path: Path) -> None:
     found = fit(job, 10**9, parallel=Parallel(tp=2), context=64)
     ranks = [package.adapt(job, tp=2, rank=rank) for rank in range(2)]
     assert found.weights == max(sum(array.nbytes for array in arrays.values()) for arrays in ranks)
+
+
+def test_the_fullest_stage_is_the_one_with_most_layers() -> None:
+    found = need("llama-3.1-405b", tp=8, pp=2, stage_layers=(64, 62), batch=64)
+    assert found.cache_each == 64 * 2 * 128 * 32768 * 2
 
 
 @pytest.mark.slow

@@ -190,6 +190,13 @@ def test_hostile_metadata(tmp_path: Path, name: str, frugal: None) -> None:
         load_tokenizer(file)
 
 
+@pytest.mark.parametrize("charsmap", [[300, 4, 5], [-129, 0], [1.5, 2.0]], ids=str)
+def test_a_charsmap_is_bytes(tmp_path: Path, charsmap: list[Any]) -> None:
+    file = write_tokenizer(tmp_path / "m.gguf", GGUF | {"model": "t5", "precompiled_charsmap": charsmap})
+    with raises("BU231", "has a `precompiled_charsmap` whose values are not bytes"):
+        load_tokenizer(file)
+
+
 def test_hostile_metadata_is_valid_but_for_its_fault(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(write_tokenizer(tmp_path / "m.gguf", GGUF))
     assert tokenizer.encode("a") == [1, 0, 3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from bringup.compile.parity.parity import Difference, Layer, Op, Parity
@@ -37,6 +38,13 @@ def test_agreement_is_two_lines() -> None:
         "",
         "gpt2.bundle: agrees on iree-cpu with transformers 5 (77 tokens, float32, tolerance 0.0002)",
     ]
+
+
+def test_an_operation_that_is_off_on_average_is_shown() -> None:
+    result = parity(9e-7)
+    result.differences = [replace(result.differences[0], scaled=2.5)]
+    first, *_ = parity_text(result, "gpt2.bundle", Paint()).splitlines()
+    assert first.endswith("too close to call in 2; an operation is off on average, by 2.5 of the bound")
 
 
 def test_modules_of_the_layer_that_departs_are_shown() -> None:
