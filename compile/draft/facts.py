@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bringup.compile.draft.classes import CLASSES
 from bringup.compile.draft.hints import Hints
+from bringup.compile.draft.modelling.routing import Routing
 from bringup.compile.draft.questions import Question
 from bringup.compile.draft.roles import Roles, Sizes, key_heads
-from bringup.compile.draft.routing import Routing
+from bringup.compile.draft.text.classes import CLASSES
 from bringup.compile.draft.words import (
     ACTIVATION,
     EPSILONS,

@@ -16,9 +16,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
-from bringup.compile.draft.inert import inert_keys, rejections
-from bringup.compile.draft.meaning import Meaning, meaning_of
-from bringup.compile.draft.modelling import modelling_file, parts_of
+from bringup.compile.draft.modelling.inert import inert_keys, rejections
+from bringup.compile.draft.modelling.meaning import Meaning, meaning_of
+from bringup.compile.draft.modelling.parts import modelling_file, parts_of
 
 NO_WORDS: Mapping[str, Any] = {}
 

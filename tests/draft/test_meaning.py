@@ -9,8 +9,8 @@ import pytest
 
 from bringup.adapters import open_checkpoint
 from bringup.compile.draft.draft import Draft, draft
-from bringup.compile.draft.meaning import meaning_of
-from bringup.compile.draft.modelling import parts_of
+from bringup.compile.draft.modelling.meaning import meaning_of
+from bringup.compile.draft.modelling.parts import parts_of
 from bringup.testing import assert_fits, assert_same_logits
 from tests.draft.checkpoints import drafted, save
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
-from bringup.compile.draft.modelling import Part, models_folder, parts_of
-from bringup.compile.draft.routing import Routing, routing_of
+from bringup.compile.draft.modelling.parts import Part, models_folder, parts_of
+from bringup.compile.draft.modelling.routing import Routing, routing_of
 
 # Architectures whose drafts are complete: their statements are those of a draft's parts.
 KNOWN = {

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from bringup.compile.draft.facts import Facts
-from bringup.compile.draft.meaning_text import Written
+from bringup.compile.draft.modelling.routing import Routing
 from bringup.compile.draft.questions import comment
 from bringup.compile.draft.quoted import one_line, quoted, tuple_of
-from bringup.compile.draft.routing import Routing
+from bringup.compile.draft.text.meaning import Written
 from bringup.shown import short
 
 # The operations that a test may have; its operands are names, keys and constants.
