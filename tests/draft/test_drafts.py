@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from bringup.adapters import open_checkpoint
 from bringup.compile.draft.draft import Draft, draft, write_draft
-from bringup.compile.draft.hints import Hints
+from bringup.compile.draft.facts.hints import Hints
 from bringup.compile.job import open_job
 from bringup.diagnostics import BringupError
 from bringup.graphs import registry

@@ -79,7 +79,7 @@ def test_logits(name: str, tmp_path: Path) -> None:
 
 def test_without_hints_the_order_is_a_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each head's q, k and v, or all of q first: both are proved, so both are in the draft."""
-    from bringup.compile.draft.hints import Hints
+    from bringup.compile.draft.facts.hints import Hints
 
     monkeypatch.setattr("bringup.compile.draft.draft.hints_of", lambda raw, architecture: Hints())
     source = parity.save_checkpoint(CASES["in sequence, by head"][0], tmp_path / "checkpoint")

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from bringup.compile.draft.facts import Facts
-from bringup.compile.draft.questions import comment
-from bringup.compile.draft.quoted import quoted
-from bringup.compile.draft.readings import DEFAULTS, Slot, qkv_order
-from bringup.compile.draft.words import POSITIONS
+from bringup.compile.draft.facts.facts import Facts
+from bringup.compile.draft.facts.questions import comment
+from bringup.compile.draft.facts.quoted import quoted
+from bringup.compile.draft.facts.readings import DEFAULTS, Slot, qkv_order
+from bringup.compile.draft.facts.words import POSITIONS
 from bringup.spec import Shape
 
 NAMES = ("Adapter", "S", "cat", "stack", "tied")  # of bringup.adapters, in rules

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from bringup.compile.draft.facts import Facts, bias_key
-from bringup.compile.draft.questions import comment
-from bringup.compile.draft.quoted import one_line, quoted, tuple_of
+from bringup.compile.draft.facts.facts import Facts, bias_key
+from bringup.compile.draft.facts.questions import comment
+from bringup.compile.draft.facts.quoted import one_line, quoted, tuple_of
 from bringup.compile.draft.text.experts import every_layer_keys, experts_text
 from bringup.compile.draft.text.meaning import layer_ropes, meaning_text, table_of, windows_text
 from bringup.graphs.config.neutral import NEUTRAL

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from bringup.compile.draft.facts import Facts
+from bringup.compile.draft.facts.facts import Facts
+from bringup.compile.draft.facts.questions import comment
+from bringup.compile.draft.facts.quoted import one_line, quoted, tuple_of
 from bringup.compile.draft.modelling.routing import Routing
-from bringup.compile.draft.questions import comment
-from bringup.compile.draft.quoted import one_line, quoted, tuple_of
 from bringup.compile.draft.text.meaning import Written
 from bringup.shown import short
 

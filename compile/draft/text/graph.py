@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from textwrap import indent
 
-from bringup.compile.draft.facts import PUBLIC, Facts, bias_key
-from bringup.compile.draft.questions import comment
-from bringup.compile.draft.text.classes import CLASSES, PARALLEL_LAYERS
+from bringup.compile.draft.facts.classes import CLASSES, PARALLEL_LAYERS
+from bringup.compile.draft.facts.facts import PUBLIC, Facts, bias_key
+from bringup.compile.draft.facts.questions import comment
 from bringup.compile.draft.text.config import config_text
 from bringup.compile.draft.text.meaning import layer_ropes, logit_sign, scaled
 from bringup.shown import short

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from bringup.compile.draft.facts import Facts
-from bringup.compile.draft.quoted import quoted
+from bringup.compile.draft.facts.facts import Facts
+from bringup.compile.draft.facts.quoted import quoted
 
 KINDS = frozenset({"full_attention", "sliding_attention"})
 

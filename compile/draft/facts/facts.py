@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bringup.compile.draft.hints import Hints
-from bringup.compile.draft.modelling.routing import Routing
-from bringup.compile.draft.questions import Question
-from bringup.compile.draft.roles import Roles, Sizes, key_heads
-from bringup.compile.draft.text.classes import CLASSES
-from bringup.compile.draft.words import (
+from bringup.compile.draft.facts.classes import CLASSES
+from bringup.compile.draft.facts.hints import Hints
+from bringup.compile.draft.facts.questions import Question
+from bringup.compile.draft.facts.roles import Roles, Sizes, key_heads
+from bringup.compile.draft.facts.words import (
     ACTIVATION,
     EPSILONS,
     EXPERT_WIDTH,
@@ -30,6 +29,7 @@ from bringup.compile.draft.words import (
     SIZES,
     first,
 )
+from bringup.compile.draft.modelling.routing import Routing
 from bringup.diagnostics import BringupError, fail
 from bringup.shown import short
 from bringup.spec import TensorInfo
@@ -162,7 +162,7 @@ def facts_of(raw: Mapping[str, Any], headers: Mapping[str, TensorInfo], hints: H
     Raises BU046 if config.json lacks a size, no tensor belongs to a layer, or a name is not valid for a family or for a
     tensor in a rule.
     """
-    from bringup.compile.draft.roles import roles_of
+    from bringup.compile.draft.facts.roles import roles_of
 
     title = title_of(name)
     if odd := next((each for each in headers if not TENSOR_NAME.fullmatch(each)), None):

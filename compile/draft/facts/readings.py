@@ -16,10 +16,10 @@ from bringup.adapters.algebra.expr import S, cat, stack
 from bringup.adapters.planning.adapter import Adapter, tied
 from bringup.adapters.planning.plan import make_plan
 from bringup.compile.check.checker import check
-from bringup.compile.draft.facts import Facts
-from bringup.compile.draft.quoted import quoted
-from bringup.compile.draft.roles import Tensors
-from bringup.compile.draft.words import EXPERT_MLP, PARAMETERS, PLAIN_MLP
+from bringup.compile.draft.facts.facts import Facts
+from bringup.compile.draft.facts.quoted import quoted
+from bringup.compile.draft.facts.roles import Tensors
+from bringup.compile.draft.facts.words import EXPERT_MLP, PARAMETERS, PLAIN_MLP
 from bringup.diagnostics import BringupError, Severity
 from bringup.graphs.core.axes import AxesError
 from bringup.graphs.core.signature import Signature

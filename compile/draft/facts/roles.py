@@ -6,9 +6,19 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from bringup.compile.draft.hints import Hints
-from bringup.compile.draft.quoted import quoted
-from bringup.compile.draft.words import ATTENTION, BUFFERS, IN_ATTENTION, IN_MLP, IN_SHARED, MLP, NORMS, SHARED, TOP
+from bringup.compile.draft.facts.hints import Hints
+from bringup.compile.draft.facts.quoted import quoted
+from bringup.compile.draft.facts.words import (
+    ATTENTION,
+    BUFFERS,
+    IN_ATTENTION,
+    IN_MLP,
+    IN_SHARED,
+    MLP,
+    NORMS,
+    SHARED,
+    TOP,
+)
 from bringup.spec import Shape, TensorInfo
 
 
