@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from bringup.graphs.config.hf_config import HFConfig as HFConfig
     from bringup.graphs.config.moe import RoutingConfig as RoutingConfig
     from bringup.graphs.config.rope import RopeConfig as RopeConfig
+    from bringup.graphs.config.rope import yarn_scale as yarn_scale
     from bringup.graphs.config.unquantized import UnquantizedModules as UnquantizedModules
     from bringup.graphs.config.windows import alternating_windows as alternating_windows
     from bringup.graphs.config.windows import sliding_window as sliding_window
@@ -77,7 +78,7 @@ else:
         "config.fields": "Fields",
         "config.hf_config": "HFConfig",
         "config.moe": "RoutingConfig",
-        "config.rope": "RopeConfig",
+        "config.rope": "RopeConfig yarn_scale",
         "config.unquantized": "UnquantizedModules",
         "core.axes": "Axis",
         "core.form": "Form",

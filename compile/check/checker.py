@@ -260,4 +260,5 @@ def _layer(name: str) -> str:
 
 
 def _is_transposed(entry: Entry) -> bool:
-    return any(loops and loops[-1][1] != 1 for loops in (nest.loops for nest in entry.region.nests))
+    strides = ([read for _, read, _ in nest.loops] for nest in entry.region.nests)
+    return any(each and each[-1] != min(each) for each in strides)

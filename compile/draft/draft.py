@@ -12,14 +12,14 @@ from typing import Any
 from bringup import userfiles
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.adapters.checkpoints.model_config import unreadable_config
-from bringup.compile.draft.adapter_text import adapter_text
-from bringup.compile.draft.facts import Facts, facts_of
-from bringup.compile.draft.graph_text import graph_text
-from bringup.compile.draft.hints import hints_of
-from bringup.compile.draft.other_texts import IN_GGUF, dialect_text, family_text, test_text
-from bringup.compile.draft.questions import Question
-from bringup.compile.draft.readings import prove, slots_of, without_rule
-from bringup.compile.draft.words import EXPERT_MLP, PARAMETERS, PLAIN_MLP
+from bringup.compile.draft.facts.facts import Facts, facts_of
+from bringup.compile.draft.facts.hints import hints_of
+from bringup.compile.draft.facts.questions import Question
+from bringup.compile.draft.facts.readings import prove, slots_of, without_rule
+from bringup.compile.draft.facts.words import EXPERT_MLP, PARAMETERS, PLAIN_MLP
+from bringup.compile.draft.text.adapter import adapter_text
+from bringup.compile.draft.text.graph import graph_text
+from bringup.compile.draft.text.other import IN_GGUF, dialect_text, family_text, test_text
 from bringup.diagnostics import BringupError, fail
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.hf_config import architectures

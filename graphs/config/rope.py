@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,7 @@ class RopeConfig:
         aliases: Mapping[str, str] = NO_ALIASES,
         group: str = "rope_parameters",
         elsewhere: Mapping[str, str] = NO_ALIASES,
+        further: Collection[str] = (),
     ) -> RopeConfig:
         """Reads `rope_theta` with `rope_scaling` (up to transformers 4) or `rope_parameters` (from 5 on).
 
@@ -66,6 +67,7 @@ class RopeConfig:
         `partial_rotary_factor`. `theta_key` and `partial_key` are the names of the two outside `rope_parameters`.
         `absent` are the settings of a config without any. `aliases` are a family's other names for types.
         `group` is the path of `rope_parameters` in messages, and `elsewhere` has those of its keys that are not in it.
+        `further` are keys of the group that the family reads itself.
 
         If two keys contradict each other, the one that transformers obeys is used, and the other is a warning (BU151):
         `rope_scaling` precedes `rope_parameters`, a key in the group precedes the same key outside of it, and
@@ -102,7 +104,7 @@ class RopeConfig:
         rope._check(inner, 2 * head_dim if fields.doubtful else head_dim)
         if not 0 < rope.partial <= 1:
             rope = replace(rope, partial=1.0)  # a stand-in: an error was reported
-        inner.read |= {"original_max_position_embeddings"}
+        inner.read |= {"original_max_position_embeddings", *further}
         if rope.kind != "llama3" and "original_max_position_embeddings" not in {*raw, *fields.raw}:
             rope = replace(rope, context_factor=rope.factor)  # no original context stated: the config's
         if unknown := [key for key in raw if key not in inner.read]:

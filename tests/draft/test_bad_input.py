@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bringup.compile.draft.draft import draft, write_draft
-from bringup.compile.draft.hints import Hints
+from bringup.compile.draft.facts.hints import Hints
 from bringup.diagnostics import BringupError, fail
 from bringup.render.draft import draft_text
 from tests.draft.headers import LAYER, checkpoint, shapes

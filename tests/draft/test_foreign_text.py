@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.compile.draft.draft import Draft, draft
-from bringup.compile.draft.hints import Hints
-from bringup.compile.draft.quoted import one_line, quoted
+from bringup.compile.draft.facts.hints import Hints
+from bringup.compile.draft.facts.quoted import one_line, quoted
 from bringup.diagnostics import BringupError
 from tests.draft.headers import LAYER, checkpoint, shapes
 

@@ -13,8 +13,8 @@ from transformers import CONFIG_MAPPING
 
 from bringup.adapters import open_checkpoint
 from bringup.compile.draft.draft import Draft, draft, write_draft
-from bringup.compile.draft.hints import Hints
-from bringup.compile.draft.meaning import Meaning
+from bringup.compile.draft.facts.hints import Hints
+from bringup.compile.draft.modelling.stated import Meaning
 from bringup.testing import assert_fits, assert_same_logits
 from tests.draft.checkpoints import SIZES, drafted, save_with
 from tests.draft.headers import checkpoint, shapes

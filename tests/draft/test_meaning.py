@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from bringup.adapters import open_checkpoint
 from bringup.compile.draft.draft import Draft, draft
-from bringup.compile.draft.meaning import meaning_of
-from bringup.compile.draft.modelling import parts_of
+from bringup.compile.draft.modelling.meaning import meaning_of
+from bringup.compile.draft.modelling.parts import parts_of
 from bringup.testing import assert_fits, assert_same_logits
 from tests.draft.checkpoints import drafted, save
 
@@ -21,8 +20,8 @@ WRITTEN = {
     "gemma": ('common["hidden"] ** 0.5', "norm = OnePlusRMSNorm"),
     "glm": ('norms="before"',),
     "glm4": ('norms="around"',),
-    "hunyuan_v1_dense": ("LateNormAttention(",),
-    "smollm3": ("NoRopeAttention", 'fields.indices("no_rope_layers")', "if used else None"),
+    "hunyuan_v1_dense": ("The norms of queries and keys come after rope",),
+    "smollm3": ("attention.rotates = config.rotated[index]", 'fields.indices("no_rope_layers")', "if used else None"),
     "exaone4": ("window is not None or not any(windows)", 'norms="after"'),
     "cohere2": ("window is not None for window in windows", "norm = ScaleNorm", "ParallelLayer("),
     "olmo3": ("local_theta=", "rope=int("),
@@ -63,22 +62,19 @@ def test_logits(kind: str, tmp_path: Path) -> None:
 
 
 def test_what_the_parts_lack_is_a_question(tmp_path: Path) -> None:
-    """Ministral 3 multiplies queries by a number that grows with the position: no tensor and no own key shows it."""
-    found, _, _ = drafted_kind("ministral3", tmp_path)
+    """AFMoE multiplies the result of attention by a gate."""
+    found, _, _ = drafted_kind("afmoe", tmp_path)
     (text,) = [each.text for each in found.questions if each.text.startswith("transformers' Attention computes")]
-    assert "query_states * get_llama_4_attn_scale(" in text
-    assert "def layer(self" in found.files["ministral3_graph.py"].partition("get_llama_4_attn_scale")[0]
+    assert "output * torch.sigmoid(gate_states)" in text
+    assert "def layer(self" in found.files["afmoe_graph.py"].partition("torch.sigmoid(gate_states)")[0]
 
 
 def test_the_statements_of_a_question(tmp_path: Path) -> None:
     """A key that is not read, with the lines of transformers that do."""
-    source = save("olmo", tmp_path / "olmo")
-    raw = json.loads((source / "config.json").read_text()) | {"clip_qkv": 0.5}
-    (source / "config.json").write_text(json.dumps(raw))
-    found = draft(open_checkpoint(source, headers_only=True))
-    lines = found.files["olmo_graph.py"].splitlines()
-    at = next(index for index, line in enumerate(lines) if "`clip_qkv` is 0.5" in line)
-    assert "transformers: query_states.clamp_(min=-config.clip_qkv, max=config.clip_qkv)" in lines[at + 1]
+    found = draft(open_checkpoint(save("afmoe", tmp_path / "afmoe"), headers_only=True))
+    lines = found.files["afmoe_graph.py"].splitlines()
+    at = next(index for index, line in enumerate(lines) if "`route_scale` is 1.0" in line)
+    assert "transformers: top_scores = top_scores * config.route_scale" in lines[at + 1]
 
 
 CODE = """

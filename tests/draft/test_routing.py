@@ -11,9 +11,9 @@ from transformers import CONFIG_MAPPING
 
 from bringup.adapters import open_checkpoint
 from bringup.compile.draft.draft import Draft, draft
-from bringup.compile.draft.meaning import meaning_of
-from bringup.compile.draft.modelling import parts_of
-from bringup.compile.draft.routing import Routing
+from bringup.compile.draft.modelling.meaning import meaning_of
+from bringup.compile.draft.modelling.parts import parts_of
+from bringup.compile.draft.modelling.routing import Routing
 from bringup.testing import assert_fits, assert_same_logits
 from tests.draft.checkpoints import SIZES, drafted, save_with
 from tests.models import parity

@@ -9,87 +9,103 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from bringup.adapters.algebra.expr import S, cat, stack
 from bringup.adapters.planning.adapter import Adapter, tied
 from bringup.adapters.planning.plan import make_plan
 from bringup.compile.check.checker import check
-from bringup.compile.draft.facts import Facts
-from bringup.compile.draft.quoted import quoted
-from bringup.compile.draft.roles import Tensors
-from bringup.compile.draft.words import EXPERT_MLP, PARAMETERS, PLAIN_MLP
+from bringup.compile.draft.facts.facts import Facts, rotary_dim
+from bringup.compile.draft.facts.mlp_readings import mlp_slots
+from bringup.compile.draft.facts.roles import Tensors
+from bringup.compile.draft.facts.slots import Reading, Slot, matrix, rule
+from bringup.compile.draft.facts.words import LATENT, PARAMETERS
 from bringup.diagnostics import BringupError, Severity
 from bringup.graphs.core.axes import AxesError
 from bringup.graphs.core.signature import Signature
 from bringup.spec import Shape, TensorInfo
 
 DEFAULTS = ("out in", "vocab m")
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Rules by the pattern of their parameter, and a description of the layout."""
-
-    meaning: str
-    rules: Mapping[str, str]
-
-
-@dataclass(slots=True)
-class Slot:
-    """Tensors that are read together, all their readings, and the valid ones, of which the first is in the draft."""
-
-    tensors: Tensors
-    readings: list[Reading]
-    proved: list[Reading] = field(default_factory=list[Reading])
+AS_STORED = (
+    "embed", "norm", "norm_1", "norm_2", "norm_3", "norm_4", "q_norm", "k_norm", "o_norm", "sinks", "mlp_norm",
+    "router", "embed_norm",
+)  # fmt: skip
 
 
 def slots_of(facts: Facts) -> Iterator[Slot]:
     """Every tensor with a role, and its readings, in the order of the graph's parts."""
     found = facts.roles.found
-    for role in ("embed", "norm", "norm_1", "norm_2", "norm_3", "norm_4", "q_norm", "k_norm", "router"):
+    for role in AS_STORED:
+        yield from _stored(facts, role)
+    yield from _latent(facts)
+    for role in ("q", "k", "v", "o") if not facts.sizes.latent else ():
         for tensors in (found[key] for key in ((role, "weight"), (role, "bias")) if key in found):
             target = PARAMETERS[role].format(p=tensors.p, L="{L}")
-            if role == "router" and len(tensors.shape) == 2:
-                yield _matrix(tensors, target)
-            else:
-                yield Slot(tensors, [Reading("as stored", {target: _s(tensors)})])
-    for role in ("q", "k", "v", "o"):
-        for tensors in (found[key] for key in ((role, "weight"), (role, "bias")) if key in found):
-            target = PARAMETERS[role].format(p=tensors.p, L="{L}")
-            yield _rotated(facts, tensors, target, role) if role in "qk" else _matrix(tensors, target)
+            yield _rotated(facts, tensors, target, role) if role in "qk" else matrix(tensors, target)
     for key in (("qkv", "weight"), ("qkv", "bias")):
         if key in found:
             yield _qkv(facts, found[key])
-    yield from _mlp(facts)
+    yield from mlp_slots(facts)
+    yield from _head(facts)
+
+
+def _stored(facts: Facts, role: str) -> Iterator[Slot]:
+    """The tensors of a role that has one reading, or a matrix."""
+    found = facts.roles.found
+    for tensors in (found[key] for key in ((role, "weight"), (role, "bias"), (role, "")) if key in found):
+        target = PARAMETERS[role].format(p=tensors.p, L="{L}")
+        if role == "router" and len(tensors.shape) == 2:
+            yield matrix(tensors, target)
+        elif role in ("q_norm", "k_norm") and facts.hints.pairs and not rotates_part(facts):
+            yield _turned_norm(facts, tensors, target)
+        elif role in ("q_norm", "k_norm") and len(tensors.shape) == 2:
+            text = f'S({tensors.quoted}, "heads d").mv("heads d -> (heads d)")'
+            yield Slot(tensors, [Reading("as stored", {target: text})])
+        else:
+            yield Slot(tensors, [Reading("as stored", {target: rule(tensors)})])
+
+
+def _latent(facts: Facts) -> Iterator[Slot]:
+    """Multi-head latent attention: one matrix has the keys and values of each head."""
+    if not facts.sizes.latent:
+        return
+    for (role, _), tensors in facts.roles.found.items():
+        target = PARAMETERS.get(role, "").format(p=tensors.p, L="{L}")
+        if role == "kv_b_proj":
+            n, v = "config.plain_dim", "config.value_dim"
+            whole = f'S({tensors.quoted}, "(h x) c", x={n} + {v}).mv("(h x) c -> h x c", h=config.num_heads)'
+            parts = {
+                target.replace("kv_b", f"{x}_b"): f'{whole}.split("x", {n}, {v})[{at}].mv("h {axis} c -> (h {axis}) c")'
+                for at, (x, axis) in enumerate((("k", "n"), ("v", "v")))
+            }
+            yield Slot(tensors, [Reading("for each head, its key, its value", parts)])
+        elif role in (*LATENT, "q", "o"):
+            yield Slot(tensors, [Reading("as stored", {target: rule(tensors)})])
+
+
+def _head(facts: Facts) -> Iterator[Slot]:
+    """Learned positions, the head and its bias."""
+    found = facts.roles.found
+    if ("positions", "weight") in found and facts.learned:
+        tensors = found["positions", "weight"]
+        yield Slot(tensors, [Reading("as stored", {"model.positions.weight": rule(tensors, "position m")})])
+    if ("head", "bias") in found:
+        yield Slot(found["head", "bias"], [Reading("as stored", {"lm_head.bias": rule(found["head", "bias"])})])
     if ("head", "weight") in found:
         head, embed = found["head", "weight"], found.get(("embed", "weight"))
-        text = f"tied({_s(head)}, {_s(embed, 'vocab m')}, when=config.tied_head)" if embed else _s(head)
+        text = f"tied({rule(head)}, {rule(embed, 'vocab m')}, when=config.tied_head)" if embed else rule(head)
         yield Slot(head, [Reading("out in", {"lm_head.weight": text})])
     elif ("embed", "weight") in found:
         embed = found["embed", "weight"]
-        text = f'tied(S("lm_head.weight"), {_s(embed, "vocab m")}, when=config.tied_head)'
+        text = f'tied(S("lm_head.weight"), {rule(embed, "vocab m")}, when=config.tied_head)'
         yield Slot(embed, [Reading("tied", {"lm_head.weight": text})])
-
-
-def _s(tensors: Tensors, axes: str = "") -> str:
-    return f"S({tensors.quoted}, {quoted(axes)})" if axes else f"S({tensors.quoted})"
-
-
-def _matrix(tensors: Tensors, target: str) -> Slot:
-    """A matrix that torch's Linear stores, or its transpose (Conv1D); a bias has one reading."""
-    readings = [Reading("out in", {target: _s(tensors)})]
-    if tensors.p == "weight":
-        readings.append(Reading("in out", {target: _s(tensors, "in out")}))
-    return Slot(tensors, readings)
 
 
 def _rotated(facts: Facts, tensors: Tensors, target: str, role: str) -> Slot:
     """Queries and keys: their rows are in the order in which rope rotates them, halves or pairs."""
-    slot, heads = _matrix(tensors, target), {"q": "h", "k": "g"}[role]
+    slot, heads = matrix(tensors, target), {"q": "h", "k": "g"}[role]
     partial = rotates_part(facts)
-    if facts.sizes.d % 2 or facts.roles.has("q_norm") or (partial and facts.hints.pairs is not True):
+    if facts.sizes.d % 2 or (partial and (facts.hints.pairs is not True or facts.roles.has("q_norm"))):
         return slot
     rest = " m" if tensors.p == "weight" else ""
     rows, halves = f"({heads} pair two){rest}", f"({heads} d:(two pair)){rest}"
@@ -108,11 +124,26 @@ def _rotated(facts: Facts, tensors: Tensors, target: str, role: str) -> Slot:
     return slot
 
 
+def _turned_norm(facts: Facts, tensors: Tensors, target: str) -> Slot:
+    """A norm of queries or keys in the order of their channels: pairs, as their rows (`_rotated`)."""
+    old, new = "(pair two)", "m:(two pair)"
+    if len(tensors.shape) == 2:
+        old, new = "heads (pair two)", "(heads d:(two pair))"
+    elif tensors.shape != (facts.sizes.d,):
+        old, new = "(heads pair two)", "m:(heads two pair)"
+    sizes = "pair=config.head_dim // 2, two=2"
+    text = f'S({tensors.quoted}, "{old}", {sizes}).mv("{old} -> {new}", {sizes})'
+    return Slot(tensors, [Reading("rope rotates pairs of channels", {target: text})])
+
+
 def rotates_part(facts: Facts) -> bool:
     """Whether rope rotates a part of a head's channels."""
     group: Any = facts.raw.get("rope_parameters")
     tables: list[Mapping[str, Any]] = [group if isinstance(group, Mapping) else {}, facts.raw]
-    return any(table.get("partial_rotary_factor") not in (None, 1) for table in tables)
+    turned = rotary_dim(facts)
+    return turned not in (0, facts.sizes.d) or any(
+        table.get("partial_rotary_factor") not in (None, 1) for table in tables
+    )
 
 
 def _qkv(facts: Facts, tensors: Tensors) -> Slot:
@@ -162,75 +193,6 @@ def _grouped(tensors: Tensors, rest: str, part: int) -> str:
 def _three(tensors: Tensors, texts: Iterable[str]) -> dict[str, str]:
     targets = [PARAMETERS[role].format(p=tensors.p, L="{L}") for role in "qkv"]
     return dict(zip(targets, texts, strict=True))
-
-
-def _mlp(facts: Facts) -> Iterator[Slot]:
-    found = facts.roles.found
-    if facts.routing:
-        tensors = found["router_bias", ""]
-        yield Slot(tensors, [Reading("as stored", {PARAMETERS["router_bias"]: _s(tensors)})])
-    yield from _products(facts, facts.mlp)
-    if facts.dense:
-        yield from _products(facts, facts.dense, "dense_")
-    if facts.shared:
-        roles = ("shared_gate", "shared_up", "shared_down", "shared_router")
-        for role, tensors in ((role, found[role, "weight"]) for role in roles if (role, "weight") in found):
-            yield _matrix(tensors, PARAMETERS[role].format(p="weight", L="{L}"))
-
-
-def _products(facts: Facts, kind: str, before: str = "") -> Iterator[Slot]:
-    """The matrices of an MLP of a kind, whose roles begin with `before`."""
-    found, experts = facts.roles.found, kind == "experts"
-    names = EXPERT_MLP if experts else PLAIN_MLP if kind == "plain" else PARAMETERS
-    for role in ("gate", "up", "down"):
-        keys = [(before + role, p) for p in ("weight", "bias", "")]
-        for tensors in (found[key] for key in keys if key in found):
-            target = names[role].replace("{p}", tensors.p)
-            if not experts:
-                yield _matrix(tensors, target)
-                continue
-            axes, flipped = ("m f", "f m") if role == "down" else ("f m", "m f")
-            yield Slot(tensors, [
-                Reading("out in", {target: _experts(facts, tensors, axes)}),
-                Reading("in out", {target: _experts(facts, tensors, flipped)}),
-            ])  # fmt: skip
-    keys = [(f"{before}gate_up", p) for p in ("weight", "bias", "")]
-    for tensors in (found[key] for key in keys if key in found):
-        yield _gate_up(facts, tensors, names)
-
-
-def _experts(facts: Facts, tensors: Tensors, axes: str) -> str:
-    """A tensor for each expert, or all experts of a layer in one."""
-    if "{E}" in tensors.pattern:
-        count = "config.routing.experts" if facts.routing else "config.num_experts"
-        return f'stack(S({tensors.quoted}, "{axes}"), over="E", n={count})'
-    return f'S({tensors.quoted}, "e {axes}")'
-
-
-def _gate_up(facts: Facts, tensors: Tensors, names: Mapping[str, str]) -> Slot:
-    targets = [names[role].replace("{p}", tensors.p) for role in ("gate", "up")]
-    experts = names is EXPERT_MLP
-    e, rest = ("e " if experts else ""), (" m" if tensors.p != "bias" else "")
-    f = "config.expert_ffn" if experts else "config.ffn"
-    halves = [f'S({tensors.quoted}, "{e}out:(f | f){rest}", f={f}).split("out", {f}, {f})[{at}]' for at in (0, 1)]
-    turns = [
-        f'S({tensors.quoted}, "{e}(f two){rest}", two=2).mv("{e}(f two){rest} -> two {e}f{rest}").at("two", {at})'
-        for at in (0, 1)
-    ]
-    readings = [
-        Reading(meaning, dict(zip(targets, texts, strict=True)))
-        for meaning, texts in (
-            ("the gate, then up", halves), ("up, then the gate", halves[::-1]),
-            ("a row of the gate, a row of up, and so on", turns),
-            ("a row of up, a row of the gate, and so on", turns[::-1]),
-        )
-    ]  # fmt: skip
-    if facts.hints.meaning and facts.hints.meaning.gate_first is False:
-        readings = [readings[1], readings[0], *readings[2:]]
-    if experts:
-        flipped = [f'S({tensors.quoted}, "e m out:(f | f)", f={f}).split("out", {f}, {f})[{at}]' for at in (0, 1)]
-        readings.append(Reading("the gate, then up; in out", dict(zip(targets, flipped, strict=True))))
-    return Slot(tensors, readings)
 
 
 def prove(

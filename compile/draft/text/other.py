@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bringup.compile.draft.facts import Facts
-from bringup.compile.draft.questions import comment
-from bringup.compile.draft.quoted import quoted, tuple_of
-from bringup.compile.draft.readings import DEFAULTS
-from bringup.compile.draft.words import EXPERT_MLP
+from bringup.compile.draft.facts.facts import Facts
+from bringup.compile.draft.facts.questions import comment
+from bringup.compile.draft.facts.quoted import quoted, tuple_of
+from bringup.compile.draft.facts.readings import DEFAULTS
+from bringup.compile.draft.facts.words import EXPERT_MLP
 
 # llama.cpp's names by role; {b} stands for `blk.{L}`. gguf-py, `constants.py`, TENSOR_NAMES.
 IN_GGUF = {

@@ -15,6 +15,16 @@ CLASSES = {
     def forward(self, x):
         return layer_norm(x, self.weight, self.weight.new_zeros(self.weight.shape), self.eps)
 ''',
+    "PlainRMSNorm": '''class PlainRMSNorm(Module):
+    """x / rms(x), without a weight."""
+
+    def __init__(self, m: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x):
+        return rms_norm(x, x.new_ones(x.shape[-1]), self.eps)
+''',
     "PlainNorm": '''class PlainNorm(Module):
     """Layer normalisation without weight and bias."""
 
@@ -95,6 +105,27 @@ CLASSES = {
     def forward(self, x_Nm):
         return super().forward(x_Nm) + self.shared(x_Nm)
 ''',
+    "SoftmaxRouter": '''class SoftmaxRouter(SigmoidRouter):
+    """Scores by softmax; their sum is at least `least` where weights are divided by it."""
+
+    least = 0.0
+
+    def forward(self, x_Nm):
+        scores_NE = linear(x_Nm.float(), self.weight.float()).softmax(-1)
+        by_NE = scores_NE + self.e_score_correction_bias
+        selected_NK, weights_NK = top_experts(scores_NE, self.routing.per_token, by_NE)
+        weights_NK = weights_NK / weights_NK.sum(-1, keepdim=True).clamp(min=self.least)
+        return selected_NK, weights_NK
+''',
+    "ClampedExperts": '''class ClampedExperts(Experts):
+    """(up + 1) · gate · sigmoid(alpha · gate), both clamped to a limit."""
+
+    alpha, limit = 1.0, 1.0
+
+    def gated(self, gate, up):
+        gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
+        return (up + 1) * gate * (self.alpha * gate).sigmoid()
+''',
     "ScaledLayer": '''class ScaledLayer(PreNormLayer):
     """Both results are multiplied by `scale` before they are added."""
 
@@ -104,35 +135,36 @@ CLASSES = {
         x_Nm = x_Nm + self.scale * self.self_attn(self.input_layernorm(x_Nm), cos, sin, step)
         return x_Nm + self.scale * self.mlp(self.post_attention_layernorm(x_Nm))
 ''',
-    "LateNormAttention": '''class LateNormAttention(GroupedAttention):
-    """The norms of queries and keys come after rope."""
+    "HeadNorm": '''class HeadNorm(Module):
+    """Layer normalisation of each head without a bias; each head has its own weight."""
 
-    def forward(self, x_Nm, cos, sin, step):
-        q_NHD, k_NGD, v_NGD = (each(x_Nm).unflatten(1, (-1, self.head_dim)) for each in self.projections())
-        q_NHD, k_NGD = self.q_norm(self.turned(q_NHD, cos, sin)), self.k_norm(self.turned(k_NGD, cos, sin))
-        keys, values = self.cache(step, k_NGD, v_NGD)
-        mixed = attention(
-            q_NHD, keys, values, step, self.scale, self.window, ring=self.cache.ring, softcap=self.softcap
-        )
-        return self.o_proj(mixed.flatten(1))
+    def __init__(self, heads: int, d: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.heads, self.d = heads, d
+        self.weight = Param("(heads d)", heads=heads, d=d)
 
-    def projections(self):
-        return self.q_proj, self.k_proj, self.v_proj
-
-    def turned(self, x_NHD, cos, sin):
-        return rope(x_NHD, cos, sin)
+    def forward(self, x_NHD):
+        wide_NHD, weight_HD = x_NHD.float(), self.weight.float().view(self.heads, self.d)
+        normed_NHD = layer_norm(wide_NHD, wide_NHD.new_ones(self.d), wide_NHD.new_zeros(self.d), self.eps)
+        return (normed_NHD * weight_HD).to(x_NHD.dtype)
 ''',
-    "LateNormNoRope": '''class LateNormNoRope(LateNormAttention):
-    """Of layers that do not rotate queries and keys."""
+    "OnePlusLayerNorm": '''class OnePlusLayerNorm(LayerNorm):
+    """Layer normalisation that multiplies by 1 + weight."""
 
-    def turned(self, x_NHD, cos, sin):
-        return x_NHD
+    def forward(self, x):
+        return layer_norm(x, self.weight + 1.0, self.bias, self.eps)
 ''',
-    "NoRopeAttention": '''class NoRopeAttention(GroupedAttention):
-    """Of layers that do not rotate queries and keys: the angle is 0 at every position."""
+    "NormedMLP": '''class NormedMLP(GatedMLP):
+    """A norm before the last matrix."""
 
-    def forward(self, x_Nm, cos, sin, step):
-        return super().forward(x_Nm, cos.new_ones(cos.shape), sin.new_zeros(sin.shape), step)
+    def __init__(self, m: int, f: int, activation: str, *, bias: bool, norm, eps: float) -> None:
+        super().__init__(m, f, activation, bias=bias)
+        self.norm = norm(f, eps)
+
+    def forward(self, x_Nm):
+        gated = ACTIVATIONS[self.activation](self.gate_proj(x_Nm)) * self.up_proj(x_Nm)
+        return self.down_proj(self.norm(gated))
 ''',
 }
 # Of these, the classes of layers, by the position of the norms.

@@ -8,11 +8,15 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 
-from bringup.compile.draft.modelling import Part, models_folder, parts_of
-from bringup.compile.draft.routing import Routing, routing_of
+from bringup.compile.draft.modelling.attention import attention_of
+from bringup.compile.draft.modelling.experts import experts_of
+from bringup.compile.draft.modelling.latent import latent_parts
+from bringup.compile.draft.modelling.model import applied_norms, model_of
+from bringup.compile.draft.modelling.parts import Part, models_folder, parts_of
+from bringup.compile.draft.modelling.routing import routing_of
+from bringup.compile.draft.modelling.stated import Meaning
 
 # Architectures whose drafts are complete: their statements are those of a draft's parts.
 KNOWN = {
@@ -37,56 +41,39 @@ FACTORS = (  # the place, and the statement; the group is the key
     ("logits /", r"logits = logits / config\.(\w+)"),
     ("logits *", r"logits = logits \* config\.(\w+)"),
 )
-SCALE_OF_SIZE = re.compile(r"self\.head_(dim|size) \*\* \(?-0\.5\)?|1(\.0)? / math\.sqrt\(self\.head_(dim|size)\)")
 EXPLAINED = (  # other spellings of statements that KNOWN has
     "if 'sliding_attention' in config.layer_types",
+    "if self.wg.weight.dtype == torch.float32",  # of a conversion to float32
     "scaling = module.head_dim ** (-0.5)",  # of a function whose caller states the scale
     "rot_x = torch.stack([-x2, x1], dim=-1).flatten(-2)",
+    "target_dtype = torch.get_autocast_dtype(device_type)",  # of a function without effect outside of autocast
+    "return torch.amp.autocast_mode._cast(args, device_type, target_dtype)",
 )
 SUMS = re.compile(r"(\w+) (/=|= \1 /) \1\.sum\((dim=)?-1, keepdim=True\)")
+ROTATIONS = [  # rope of halves, in other words
+    ("gpt_oss", "GptOssForCausalLM", "_apply_rotary_emb"), ("gpt_oss", "GptOssForCausalLM", "apply_rotary_pos_emb"),
+    ("gpt_oss", "GptOssForCausalLM", "RotaryEmbedding"),
+]  # fmt: skip
 BY_LAYER_TYPE = ("gemma3", "Gemma3ForCausalLM", "RotaryEmbedding")  # a rope for each kind of layer
 
+ONE_PLUS = [  # layer normalisation that multiplies by 1 + weight
+    "device_type = input.device.type",
+    "args = _cast_if_autocast_enabled(device_type, input, self.normalized_shape, "
+    "self.weight + 1.0, self.bias, self.eps)",
+    "return F.layer_norm(*args)",
+]
 ORDERS = {  # norms (n), attention (a), MLP (m) and sums (+) in a layer: the position of norms, and the norms' numbers
     "na+nm+": ("before", "12"), "nan+nmn+": ("around", "1234"), "an+mn+": ("after", "24"), "nam+": ("parallel", "1"),
 }  # fmt: skip
-
-
-@dataclass(slots=True)
-class Meaning:
-    """What the code states and tensors do not show.
-
-    `factors`: the config key of a number by its place. `sqrt_embedding`: embedded tokens are multiplied by √m. `norms`:
-    the position of norms in a layer, by their order, and `norm_roles` their attributes. `late_norms`: norms of q and k
-    come after rope. `rope_in`: a key with a flag for each layer, or `windows`: only layers with a window, or
-    `windows or all`. `score_cap`, `logit_cap`: keys of caps. `normalises`: whether the weights of the chosen experts
-    add up to 1. `windows`: whether there are sliding windows. `gate_first`: whether the gate is the first half of its
-    product with up. `in_order`: one tensor has q, then k, then v. `routing`: sigmoid routing, None for another.
-    `layer_test`: the test by which a layer has one of two MLPs, '' if all layers have the same.
-    `statements` are all of them, `unexplained` those with a question, by class.
-    """
-
-    factors: dict[str, str] = field(default_factory=dict[str, str])
-    sqrt_embedding: bool = False
-    norms: str = ""
-    norm_roles: dict[str, str] = field(default_factory=dict[str, str])
-    late_norms: bool = False
-    rope_in: str = ""
-    score_cap: str = ""
-    logit_cap: str = ""
-    normalises: bool | None = None
-    windows: bool = False
-    gate_first: bool | None = None
-    in_order: bool = False
-    layer_test: str = ""
-    routing: Routing | None = None
-    statements: tuple[str, ...] = ()
-    unexplained: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
 
 def meaning_of(parts: Mapping[str, Part]) -> Meaning:
     """The meaning of the classes that an architecture uses."""
     every = tuple(text for part in parts.values() for text in part.statements)
     meaning = Meaning(windows=any("sliding_window_causal_mask" in text for text in every), statements=every)
+    latent = latent_parts(parts)
+    meaning.latent = bool(latent)
+    meaning.applied_norms = applied_norms(parts)
     meaning.in_order = any(text.startswith("query_states = qkv[..., :") for text in every)
     for part in parts.values():
         _norms(part, meaning)
@@ -98,10 +85,20 @@ def meaning_of(parts: Mapping[str, Part]) -> Meaning:
         if routing := routing_of(part, parts):
             meaning.routing = routing
             continue
+        if part.name in latent:
+            continue
+        if part.statements == ONE_PLUS and _of_one_class(part, parts):
+            meaning.one_plus = True
+            continue
         rest = [text for text in part.statements if _plain(text) not in _known() and _computes(text)]
         rest = [text for text in _factors(rest, part, parts, meaning)]
-        rest = [text for text in _attention(rest, part, meaning)]
+        rest = [text for text in attention_of(rest, part, meaning)]
         rest = [text for text in _router(rest, part, meaning)]
+        rest = [text for text in model_of(rest, part, meaning)]
+        rest = [text for text in experts_of(rest, part, meaning)]
+        if set(rest) and set(rest) <= _sinks():
+            meaning.sinks, rest = True, []
+        rest = [text for text in rest if not _shown(text, part)]
         rest += [f"self.{name} = {text}" for name, text in part.attributes.items() if _fixed(text)]
         if rest:
             meaning.unexplained.setdefault(part.name, []).extend(dict.fromkeys(rest))
@@ -112,7 +109,21 @@ def meaning_of(parts: Mapping[str, Part]) -> Meaning:
 def _known() -> frozenset[str]:
     """The statements of all classes of KNOWN, whatever their configs are."""
     found = {text for kind, architecture in KNOWN.items() for text in _texts(kind, architecture)}
-    return frozenset({*EXPLAINED, *found, *_texts(*BY_LAYER_TYPE)})
+    more = {text for each in ROTATIONS for text in _texts(*each)}
+    return frozenset({*EXPLAINED, *found, *_texts(*BY_LAYER_TYPE), *more})
+
+
+@cache
+def _sinks() -> frozenset[str]:
+    """The statements of attention with sinks, which adds their scores to the others for softmax."""
+    return _texts("gpt_oss", "GptOssForCausalLM", "eager_attention_forward")
+
+
+def _shown(text: str, part: Part) -> bool:
+    """Whether a statement tests for an MLP or a matrix, which tensors show."""
+    match = re.fullmatch(r"if self\.(\w+) is (?:not )?None", text)
+    kind = part.attributes.get(match[1], "") if match else ""
+    return re.search(r"\w*(MLP|MoE|Moe|Linear)\(", kind) is not None
 
 
 @cache
@@ -187,37 +198,11 @@ def _sqrt_scale(parts: Mapping[str, Part]) -> bool:
     return bool(values) and all("embed_scale=config.hidden_size ** 0.5" in text for text in values)
 
 
-def _attention(rest: list[str], part: Part, meaning: Meaning) -> Iterator[str]:
-    """The scale and the cap of scores, the layers with rope, and whether norms come after it."""
-    call = next((text for text in part.statements if "attention_interface(" in text and "scaling=" in text), "")
-    if stated := re.search(r"scaling=(?:self\.)?([\w.]+)", call):
-        scale = part.attributes.get(stated[1], stated[1])
-        if match := re.fullmatch(r"config\.(\w+)(?P<root> \*\* \(?-0\.5\)?)?", scale):
-            meaning.factors["scores root" if match["root"] else "scores"] = match[1]
-        elif not SCALE_OF_SIZE.fullmatch(scale):
-            yield f"self.scaling = {scale}"
-    for text in part.statements:
-        if match := re.search(r"softcap=config\.(\w+)", text):
-            meaning.score_cap = match[1]
-    turned = next((at for at, text in enumerate(part.statements) if "apply_rotary_pos_emb(" in text), None)
-    if turned is not None:
-        after = part.statements[turned + 1 :]
-        meaning.late_norms |= any(re.search(r"self\.(q|k|query|key)_(norm|layernorm)\(", text) for text in after)
-    for text in rest:
-        capped = part.name == "eager_attention_forward" and ("softcap" in text or "torch.tanh(attn_weights)" in text)
-        layers = _rope_in(text) if turned is not None else ""
-        meaning.rope_in = layers or meaning.rope_in
-        if not capped and not layers:
-            yield text
-
-
-def _rope_in(text: str) -> str:
-    """The layers for which a test is true, '' for another statement."""
-    if match := re.fullmatch(r"if config\.(\w+)\[layer_idx\]", text):
-        return match[1]
-    if text in ("if self.sliding_window is not None", "if self.sliding_window"):
-        return "windows"
-    return "windows or all" if text == "if config.sliding_window is None or self.is_sliding" else ""
+def _of_one_class(part: Part, parts: Mapping[str, Part]) -> bool:
+    """Whether all norms of an architecture are of the class `part`."""
+    texts = [text for other in parts.values() for text in other.attributes.values()]
+    norms = [match[1] for text in texts if (match := re.match(r"(?:nn\.)?(\w*Norm\w*)\(", text))]
+    return set(norms) == {part.name}
 
 
 def _router(rest: list[str], part: Part, meaning: Meaning) -> Iterator[str]:
@@ -248,7 +233,7 @@ def _norms(part: Part, meaning: Meaning) -> None:
             if kinds.get(name):
                 order += kinds[name]
                 names += [name] if kinds[name] == "n" else []
-        if re.match(r"hidden_states = residual \+ ", text):
+        if re.match(r"hidden_states = (residual \+ |\w+ \+ \w+ \+ residual$)", text):
             order += "+"
     if order in ORDERS:
         meaning.norms, numbers = ORDERS[order]
@@ -256,7 +241,7 @@ def _norms(part: Part, meaning: Meaning) -> None:
 
 
 def _kind(text: str) -> str:
-    call = re.match(r"(\w+)\(", text)
+    call = re.match(r"(?:nn\.)?(\w+)\(", text)
     word = call[1] if call else ""
     if word.endswith("Norm"):
         return "n"

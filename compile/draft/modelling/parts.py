@@ -22,13 +22,14 @@ SKIPPED = ("Norm", "PreTrainedModel")  # the kind of norm is read elsewhere (`hi
 class Part:
     """A class or a function: the statements that run for a config, in order, the expressions of attributes, and by
     attribute the test of a layer's number by which `__init__` chooses between two. `every`: all statements,
-    with `else` and `end` of each test."""
+    with `else` and `end` of each test. `arguments`: those of `__init__`, with their defaults."""
 
     name: str
     statements: list[str] = field(default_factory=list[str])
     attributes: dict[str, str] = field(default_factory=dict[str, str])
     choices: dict[str, str] = field(default_factory=dict[str, str])
     every: list[str] = field(default_factory=list[str])
+    arguments: str = ""
 
 
 def models_folder() -> Path | None:
@@ -75,6 +76,7 @@ def _part(node: ast.ClassDef | ast.FunctionDef, name: str, config: Mapping[str, 
         each for each in node.body if isinstance(each, ast.FunctionDef)
     ]  # fmt: skip
     for function in [each for each in functions if each.name == "__init__"]:
+        part.arguments = ast.unparse(function.args)
         for each in ast.walk(function):
             if isinstance(each, ast.Assign) and isinstance(target := each.targets[0], ast.Attribute):
                 part.attributes[target.attr] = _text(each.value, {})
@@ -83,11 +85,18 @@ def _part(node: ast.ClassDef | ast.FunctionDef, name: str, config: Mapping[str, 
         }
     if name.endswith(SKIPPED):
         return part
-    keys = {name: text for name, text in part.attributes.items() if text.startswith("config.") and _is_key(text)}
+    keys = {name: _chosen(text, config) for name, text in part.attributes.items()}
+    keys = {name: text for name, text in keys.items() if text.startswith("config.") and _is_key(text)}
     for function in [each for each in functions if each.name == "forward" or each is node or _is_helper(each)]:
         part.statements += _live(function.body, keys, config)
         part.every += _live(function.body, keys, {}, marks=True)
     return part
+
+
+def _chosen(text: str, config: Mapping[str, Any]) -> str:
+    """`config.KEY` for an expression that is this key if its value is an integer, as it is in the config."""
+    match = re.match(r"(config\.(\w+)) if isinstance\(config\.\2, int\) else ", text)
+    return match[1] if match and type(config.get(match[2])) is int else text
 
 
 def _choices(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from bringup.compile.draft.modelling import Part
+from bringup.compile.draft.modelling.parts import Part
 
 _TOTAL = r"<weights>\.sum\(dim=-1, keepdim=True\)"
 _DIVISIONS = (
@@ -46,11 +46,25 @@ STEPS: tuple[tuple[tuple[str, ...], ...], ...] = (
 )  # fmt: skip
 
 
+# The same of softmax scores, to which another module adds the bias.
+SOFTMAX_STEPS: tuple[tuple[tuple[str, ...], ...], ...] = (
+    ((r"device_type = hidden_states\.device\.type if isinstance\(hidden_states\.device\.type, str\) else 'cpu'",), ()),
+    ((r"<logits> = F\.linear\(<x>, self\.weight\)",),),
+    ((r"<scores> = F\.softmax\(<logits>, dim=1, dtype=torch\.float\)",),),
+    ((r"_, <chosen> = torch\.topk\(self\.<adder>\(<scores>\), config\.<per_token>, dim=-1\)",),),
+    ((r"<weights> = torch\.gather\(<scores>, dim=-1, index=<chosen>\)",),),
+    ((r"<weights> = <weights> / torch\.clamp\(" + _TOTAL + r", min=config\.<least>\)",),),
+    ((r"<weights> = <weights>\.to\(\w+\.dtype\)",), ()),
+    ((r"return \(<logits>, <weights>, <chosen>\)",),),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Routing:
     """`bias`: the name of the tensor that is added for the selection. The others are config keys, '' for none:
     `per_token` experts of the `topk_groups` best of `groups`; `normalise`: whether weights are divided by their sum,
-    which is `always` done without a key; `factor` multiplies them."""
+    which is `always` done without a key; `factor` multiplies them. `least`: the
+    smallest sum that softmax scores are divided by, '' for sigmoid scores."""
 
     bias: str
     per_token: str
@@ -59,6 +73,7 @@ class Routing:
     normalise: str
     always: bool
     factor: str
+    least: str = ""
 
 
 def routing_of(part: Part, parts: Mapping[str, Part]) -> Routing | None:
@@ -66,7 +81,13 @@ def routing_of(part: Part, parts: Mapping[str, Part]) -> Routing | None:
 
     A module must pass its second result to the experts as the weights, and the third as the selection.
     """
-    names = _names(re.sub(r"\.float\(\)", "", text) for text in part.every)
+    texts = [re.sub(r"\.float\(\)", "", text) for text in part.every]
+    names = _names(texts, STEPS)
+    if names is None and (names := _names(texts, SOFTMAX_STEPS)) is not None:
+        adder = part.attributes.get(names["adder"], "").partition("(")[0]
+        added = next((other.statements for other in parts.values() if other.name == adder), list[str]())
+        match = re.fullmatch(r"return \w+ \+ self\.(\w+)\.squeeze\(\)", added[0]) if len(added) == 1 else None
+        names = {**names, "own_bias": match[1]} if match else None
     if names is None:
         return None
     argument = rf".*self\.{names['bias']}" if "bias" in names else ""
@@ -85,13 +106,14 @@ def routing_of(part: Part, parts: Mapping[str, Part]) -> Routing | None:
         normalise=names.get("normalise", ""),
         always="normalise" not in names and any("sum(dim=-1, keepdim=True)" in text for text in part.every),
         factor=names.get("factor", ""),
+        least=names.get("least", ""),
     )
 
 
-def _names(statements: Iterable[str]) -> dict[str, str] | None:
-    """The names in the statements of a router, None unless they are STEPS."""
+def _names(statements: Iterable[str], steps: tuple[tuple[tuple[str, ...], ...], ...]) -> dict[str, str] | None:
+    """The names in the statements of a router, None unless they are these steps."""
     rest, names = list(statements), dict[str, str]()
-    for step in STEPS:
+    for step in steps:
         found = next((found for forms in step if (found := _matched(forms, rest, names)) is not None), None)
         if found is None:
             return None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
-from bringup.compile.draft.experts_text import every_layer_keys, experts_text
-from bringup.compile.draft.facts import Facts, bias_key
-from bringup.compile.draft.meaning_text import layer_ropes, meaning_text, table_of, windows_text
-from bringup.compile.draft.questions import comment
-from bringup.compile.draft.quoted import one_line, quoted, tuple_of
+from bringup.compile.draft.facts.facts import Facts, bias_key, rotary_dim
+from bringup.compile.draft.facts.questions import comment
+from bringup.compile.draft.facts.quoted import one_line, quoted, tuple_of
+from bringup.compile.draft.facts.words import QK_NORMS
+from bringup.compile.draft.text.experts import every_layer_keys, experts_text
+from bringup.compile.draft.text.meaning import layer_ropes, meaning_text, table_of, windows_text
 from bringup.graphs.config.neutral import NEUTRAL
 from bringup.shown import short, shown
 
@@ -29,10 +31,11 @@ def config_text(facts: Facts, read: frozenset[str]) -> str:
         fields, biases, lines = fields + written.fields, biases + written.values, lines + written.lines
     if not facts.hints.defaults:
         notes += comment(facts.ask("what absent keys of config.json mean is not known: the values below are Llama's"))
-    if facts.hints.rope is False:
+    if facts.hints.rope is False and not facts.learned:
         notes += comment(facts.ask("transformers' modelling file has no rope, which the draft rotates q and k with"))
     if facts.parallel:
         notes += f"        fields.only({quoted(facts.parallel)}, True)  # layers are parallel\n"
+    notes += _shown_by_tensors(facts)
     for key in sorted(facts.raw.keys() - read - NEUTRAL - {"layer_types"}) if read else ():
         notes += _unread(facts, key)
     model_type = facts.raw.get("model_type")
@@ -50,6 +53,21 @@ def config_text(facts: Facts, read: frozenset[str]) -> str:
     )
 
 
+def _shown_by_tensors(facts: Facts) -> str:
+    """The lines for keys that tensors or other keys show too."""
+    notes = ""
+    for key in QK_NORMS:
+        if facts.raw.get(key) is True and facts.roles.has("q_norm"):
+            notes += f"        fields.only({quoted(key)}, True)  # the tensors have these norms\n"
+    if rotary_dim(facts):
+        notes += (
+            f'        turned = fields.size("rotary_dim", {rotary_dim(facts)})\n'
+            '        if common["rope"].channels(common["head_dim"]) != turned:\n'
+            '            fields.error("BU121", "`rotary_dim` differs from `partial_rotary_factor`", "rotary_dim")\n'
+        )
+    return notes
+
+
 def _unread(facts: Facts, key: str) -> str:
     """A key that is not read: only null and false are implemented, other values need an answer."""
     value = facts.raw[key]
@@ -62,7 +80,9 @@ def _unread(facts: Facts, key: str) -> str:
     if value is None or value is False:
         question = facts.ask(f"`{short(key)}` is {value}: other values are rejected; write what they change")
         return comment(question) + f"        fields.only({quoted(key)}, {quoted(value)})\n"
-    if key.endswith(("dropout", "dropout_prob")):
+    if key == "original_max_position_embeddings":
+        return f"        fields.optional({quoted(key)}, int)  # read for the types of rope that have it\n"
+    if key.endswith(("dropout", "dropout_prob", "initializer_range")):
         return f"        fields.get({quoted(key)}, float, 0.0)  # of training\n"
     known = facts.hints.meaning.statements if facts.hints.meaning else ()
     lines = [text for text in known if re.search(rf"\bconfig\.{re.escape(key)}\b", text)]
@@ -75,12 +95,15 @@ def _unread(facts: Facts, key: str) -> str:
 def _common(facts: Facts) -> list[str]:
     """`common = read_common(…)`, or each of its fields if a config has other keys for sizes."""
     keys, default = facts.keys, facts.default
-    rope = {"theta": _theta(facts)}
+    rope: dict[str, Any] = {"theta": _theta(facts)}
     group = table_of(facts.raw.get("rope_parameters"))
     if "partial_rotary_factor" in facts.raw or "partial_rotary_factor" in group:
         known = table_of(facts.hints.defaults.get("rope_parameters"))
         rope["partial"] = known.get("partial_rotary_factor", 1.0)
+    if facts.hints.meaning and facts.hints.meaning.position_scale:
+        rope["further"] = ("llama_4_scaling_beta", "max_position_embeddings")
     eps = keys.get("eps", "rms_norm_eps")
+    absent_eps = default(eps, 1e-5) if facts.hints.eps is None else facts.hints.eps
     positions, tied = default("max_position_embeddings", 2048), default("tie_word_embeddings", False)
     activation = default(keys.get("act", "hidden_act"), "silu")
     comments = ""
@@ -94,8 +117,12 @@ def _common(facts: Facts) -> list[str]:
         comments = comment(
             facts.ask("`rope_parameters` has a table for each kind of layer, and the draft has one rope")
         )
-    if "eps" not in keys:
-        comments += comment(facts.ask("the epsilon of the norms is not in config.json", f"eps={default(eps, 1e-5)}"))
+    if "eps" in keys and facts.hints.eps is not None:
+        comments += comment(
+            facts.ask(f"transformers' norms have the epsilon {facts.hints.eps}, whatever the key states")
+        )
+    if "eps" not in keys and facts.hints.eps is None:
+        comments += comment(facts.ask("the epsilon of the norms is not in config.json", f"eps={absent_eps}"))
     if named:
         own = {
             "rms_norm_eps": eps,
@@ -104,10 +131,13 @@ def _common(facts: Facts) -> list[str]:
         }
         own = {theirs: ours for theirs, ours in own.items() if theirs != ours}
         settings = {
-            "max_positions": positions, "eps": default(eps, 1e-5), "tied": tied, "activation": activation,
+            "max_positions": positions, "eps": absent_eps, "tied": tied, "activation": activation,
             **({"keys": own} if own else {}), "nulls": ("num_key_value_heads", "head_dim"), **rope,
         }  # fmt: skip
         given = "".join(f"            {key}={quoted(value)},\n" for key, value in settings.items())
+        if turned := rotary_dim(facts):
+            part = f'fields.size("rotary_dim", {turned}) / fields.size("head_dim", {facts.sizes.d})'
+            given = re.sub(r" +partial=.*\n", "", given) + f"            partial={part},\n"
         return [
             comments,
             f"        common = read_common(\n            fields,\n            windows,\n{given}        )\n",
@@ -134,7 +164,7 @@ def _common(facts: Facts) -> list[str]:
         f"            ffn=fields.size({quoted(keys['intermediate_size'])}{width}),\n",
         f"            num_heads=heads,\n            num_kv_heads={kv},\n            head_dim=head_dim,\n",
         f"            activation=fields.choice({quoted(act)}, ACTIVATIONS, {quoted(activation)}),\n",
-        f"            eps=fields.positive({quoted(eps)}, {quoted(default(eps, 1e-5))}),\n",
+        f"            eps=fields.positive({quoted(eps)}, {quoted(absent_eps)}),\n",
         f"            rope=RopeConfig.from_hf(fields, head_dim, positions, {given}),\n",
         f'            tied_head=fields.get("tie_word_embeddings", bool, {quoted(tied)}),\n',
         "            windows=windows,\n        )\n",

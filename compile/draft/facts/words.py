@@ -16,6 +16,7 @@ SIZES: Mapping[str, tuple[str, ...]] = {
 MULTI_QUERY = ("multi_query",)  # true: one key head, whatever another key states
 PARALLEL = ("parallel_attn", "use_parallel_residual", "parallel_residual")  # true: the MLP reads what attention reads
 HEAD_DIM = ("head_dim", "head_size", "kv_channels", "d_head")
+QK_NORMS = ("use_qk_norm", "qk_layernorm", "use_qk_layernorm", "qk_norm")  # true: queries and keys have norms
 EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps", "layernorm_epsilon")
 ACTIVATION = ("hidden_act", "hidden_activation", "activation_function", "activation")
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
@@ -27,6 +28,9 @@ QKV_BIAS = ("attention_bias", "use_qkv_bias", "qkv_bias", "attn_bias", "use_bias
 OUT_BIAS = ("attention_out_bias", "attention_o_bias", "attention_bias", "use_bias", "bias")
 MLP_BIAS = ("mlp_bias", "use_mlp_bias", "use_bias", "bias")
 
+# The matrices and norms of multi-head latent attention, by their names in transformers.
+LATENT = ("q_a_proj", "q_a_layernorm", "q_b_proj", "kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj")
+
 # The last words of a tensor's name before `weight` or `bias`, by its role. In attention, in the MLP, or anywhere else.
 ATTENTION: Mapping[str, tuple[str, ...]] = {
     "q": ("q_proj", "wq", "query", "q_lin", "q", "attn_q"),
@@ -36,16 +40,20 @@ ATTENTION: Mapping[str, tuple[str, ...]] = {
     "qkv": ("qkv_proj", "qkv", "c_attn", "query_key_value", "wqkv", "W_pack", "att_proj", "in_proj", "Wqkv"),
     "q_norm": ("q_norm", "q_layernorm", "query_norm", "query_layernorm", "norm_q"),
     "k_norm": ("k_norm", "k_layernorm", "key_norm", "key_layernorm", "norm_k"),
+    "o_norm": ("attn_sub_norm",),
+    **{role: (role,) for role in LATENT},
+    "sinks": ("sinks",),
 }
 MLP: Mapping[str, tuple[str, ...]] = {
     "gate": ("gate_proj", "w1", "c_fc_0", "linear_gate"),
     "up": ("up_proj", "w3", "c_fc_1", "c_fc", "fc1", "fc_in", "dense_h_to_4h", "linear_1"),
-    "down": ("down_proj", "w2", "c_proj", "fc2", "fc_out", "dense_4h_to_h", "linear_2", "linear_out"),
-    "gate_up": ("gate_up_proj", "gate_and_up_proj", "wi", "linear_in"),
+    "down": ("down_proj", "w2", "c_proj", "fc2", "fc_out", "dense_4h_to_h", "linear_2", "linear_out", "output_linear"),
+    "gate_up": ("gate_up_proj", "gate_and_up_proj", "wi", "linear_in", "input_linear"),
     "router": ("gate", "router", "wg", "router_proj"),
+    "mlp_norm": ("ffn_sub_norm",),
 }
 SHARED: Mapping[str, tuple[str, ...]] = {  # of an expert that computes every token
-    **{f"shared_{role}": MLP[role] for role in ("gate", "up", "down")},
+    **{f"shared_{role}": MLP[role] for role in ("gate", "up", "down", "gate_up")},
     "shared_router": ("shared_expert_gate",),
 }
 NORMS: Mapping[str, tuple[str, ...]] = {
@@ -64,12 +72,13 @@ TOP: Mapping[str, tuple[str, ...]] = {
     "embed": (
         "embed_tokens", "wte", "word_embeddings", "embed_in", "tok_embeddings", "embedding", "embed", "embeddings",
     ),
+    "embed_norm": ("word_embeddings_layernorm", "embed_norm", "embedding_norm"),
     "norm": ("norm", "ln_f", "final_layernorm", "final_layer_norm", "norm_f", "final_norm"),
     "head": ("lm_head", "embed_out", "output", "head", "output_layer"),
+    "positions": ("embed_positions", "wpe", "position_embeddings", "embed_position"),  # learned
 }  # fmt: skip
-POSITIONS = ("embed_positions", "wpe", "position_embeddings", "embed_position")  # tables of learned positions
 IN_ATTENTION = ("attn", "attention", "att")
-IN_SHARED = "shared_expert"
+IN_SHARED = ("shared_expert", "shared_mlp")
 IN_MLP = ("mlp", "ffn", "feed_forward", "moe", "experts", "block_sparse_moe", "feedforward")
 # Buffers that are not weights: tables that every program computes itself.
 BUFFERS: Mapping[str, str] = {
@@ -82,13 +91,18 @@ BUFFERS: Mapping[str, str] = {
 PARAMETERS: Mapping[str, str] = {
     "embed": "model.embed_tokens.{p}",
     "norm": "model.norm.{p}",
+    "positions": "model.positions.{p}",
+    "embed_norm": "model.embed_norm.{p}",
     "head": "lm_head.{p}",
     "norm_1": "model.layers.{L}.input_layernorm.{p}",
     "norm_2": "model.layers.{L}.post_attention_layernorm.{p}",
     "norm_3": "model.layers.{L}.pre_feedforward_layernorm.{p}",
     "norm_4": "model.layers.{L}.post_feedforward_layernorm.{p}",
     **{role: f"model.layers.{{L}}.self_attn.{role}_proj.{{p}}" for role in "qkvo"},
-    **{role: f"model.layers.{{L}}.self_attn.{role}.{{p}}" for role in ("q_norm", "k_norm")},
+    **{role: f"model.layers.{{L}}.self_attn.{role}.{{p}}" for role in ("q_norm", "k_norm", "o_norm")},
+    **{role: f"model.layers.{{L}}.self_attn.{role}.{{p}}" for role in LATENT},
+    "sinks": "model.layers.{L}.self_attn.sinks",
+    "mlp_norm": "model.layers.{L}.mlp.norm.{p}",
     **{role: f"model.layers.{{L}}.mlp.{role}_proj.{{p}}" for role in ("gate", "up", "down")},
     "router": "model.layers.{L}.mlp.gate.{p}",
     "router_bias": "model.layers.{L}.mlp.gate.e_score_correction_bias",

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from bringup.compile.draft.facts import Facts
-from bringup.compile.draft.questions import comment
-from bringup.compile.draft.quoted import quoted
-from bringup.compile.draft.readings import DEFAULTS, Slot, qkv_order
-from bringup.compile.draft.words import POSITIONS
+from bringup.compile.draft.facts.facts import Facts
+from bringup.compile.draft.facts.questions import comment
+from bringup.compile.draft.facts.quoted import quoted
+from bringup.compile.draft.facts.readings import DEFAULTS, qkv_order, rotates_part
+from bringup.compile.draft.facts.slots import Slot
 from bringup.spec import Shape
 
 NAMES = ("Adapter", "S", "cat", "stack", "tied")  # of bringup.adapters, in rules
@@ -40,8 +40,6 @@ def adapter_text(facts: Facts, slots: Sequence[Slot], lacking: Mapping[str, Shap
         lines.append(f"    {table}.drop({quoted(f'{layer}{{rest:**}}')}, why={quoted(why)})\n")
     for tensors in facts.roles.rest:
         text = f"`{tensors.pattern}` {list(tensors.shape)}: no part is known that has it; write a rule, or drop it"
-        if tensors.stem.rpartition(".")[2] in POSITIONS:
-            text = f"`{tensors.pattern}` {list(tensors.shape)}: learned positions: declare them as graphs/gpt2.py does"
         lines.append(comment(facts.ask(text), "    "))
     body = _together("".join(lines))
     names = [name for name in NAMES if name == "Adapter" or f"{name}(" in body]
@@ -72,6 +70,10 @@ def _questions(facts: Facts, slot: Slot, slots: Sequence[Slot]) -> Iterator[str]
     if slot.tensors.role == "qkv" and facts.hints.pairs is not False:
         pairs = "halves: the rows as they are", "pairs: rearrange q and k, (h pair two) -> (h d:(two pair))"
         yield comment(facts.ask("no rule was tried for how rope rotates q and k of one tensor", *pairs), "    ")
+    turned = facts.hints.pairs and rotates_part(facts) and facts.roles.has("q_norm")
+    if slot.tensors.role in ("q", "k") and turned:
+        text = "no rule was tried for pairs of a part of the channels that also have norms"
+        yield comment(facts.ask(text), "    ")
     if len(slot.proved) < 2 or _answered(facts, slot):
         return
     text, same = f"`{slot.tensors.pattern}` {list(slot.tensors.shape)}: several readings hold", [slot]

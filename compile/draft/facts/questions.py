@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bringup.compile.draft.quoted import one_line
+from bringup.compile.draft.facts.quoted import one_line
 
 
 @dataclass(slots=True)

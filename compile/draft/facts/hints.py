@@ -16,9 +16,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
-from bringup.compile.draft.inert import inert_keys, rejections
-from bringup.compile.draft.meaning import Meaning, meaning_of
-from bringup.compile.draft.modelling import modelling_file, parts_of
+from bringup.compile.draft.modelling.inert import inert_keys, rejections
+from bringup.compile.draft.modelling.meaning import meaning_of
+from bringup.compile.draft.modelling.parts import modelling_file, parts_of
+from bringup.compile.draft.modelling.stated import Meaning
 
 NO_WORDS: Mapping[str, Any] = {}
 
@@ -27,7 +28,8 @@ NO_WORDS: Mapping[str, Any] = {}
 class Hints:
     """`defaults`: of absent keys of config.json, {} if unknown. `roles`: by a tensor's last word.
     `packed`: parts of a fused tensor, in order, by its last word. `pairs`: whether rope rotates adjacent channels.
-    `norm`: the class of norms. `rope`: whether there is rope. `by_head`, `by_group`: whether the rows of one tensor of
+    `norm`: the class of norms; `plain_norm`: that of norms without a weight, if all are; `eps`: their epsilon, if the
+    code has it as a number. `rope`: whether there is rope. `by_head`, `by_group`: whether the rows of one tensor of
     q, k and v are read head by head, or key head by key head with the queries of each. `resolved`: the config with the
     keys that transformers' class adds. `aliases`: config keys by the names that the code has for them. `meaning`: what
     the modelling code computes, None if unknown. `inert`: keys that nothing reads. `sources`: the origin of each, for
@@ -38,6 +40,8 @@ class Hints:
     packed: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     pairs: bool | None = None
     norm: str | None = None
+    plain_norm: str | None = None
+    eps: float | None = None
     rope: bool | None = None
     by_head: bool = False
     by_group: bool = False
@@ -108,8 +112,8 @@ def _read_modelling(hints: Hints, model_type: str) -> None:
     if not hints.rope:
         hints.pairs = False
         hints.sources.append(f"transformers' {file.name}: no rope")
-    elif "rotate_half" in text:
-        hints.pairs = re.search(r"x\[\.\.\., 0?::2\]", text) is not None
+    else:
+        hints.pairs = _pairs(text)
     hints.by_head = re.search(r"(num_heads|-1), 3( \* self\.head_\w+|, self\.head_\w+)\)", text) is not None
     hints.by_group = re.search(r"kv_heads \+ 2, self\.head_\w+\)", text) is not None
     if hints.by_head or hints.by_group:
@@ -122,8 +126,28 @@ def _read_modelling(hints: Hints, model_type: str) -> None:
         hints.norm = "RMSNorm"
     elif re.search(r"\(self\.weight(\.to\(torch\.float32\))? \* hidden_states\)\.to\(input_dtype\)", text):
         hints.norm = "Float32RMSNorm"
+    hints.plain_norm, hints.eps = _norms(text)
     if hints.rope and (hints.pairs is not None or hints.norm):
         hints.sources.append(f"transformers' {file.name}: how rope rotates, and the kind of norm")
+
+
+def _pairs(text: str) -> bool | None:
+    """Whether rope rotates adjacent channels, by the function that rotates; None if it is not known."""
+    if "torch.chunk(x, 2, dim=-1)" in text and "first_half * cos - second_half * sin" in text:
+        return False
+    return re.search(r"x\[\.\.\., 0?::2\]", text) is not None if "rotate_half" in text else None
+
+
+def _norms(text: str) -> tuple[str | None, float | None]:
+    """The class of norms without a weight, and the epsilon that the code states, from the classes of norms."""
+    blocks = [match[0] for match in re.finditer(r"^class \w+Norm\(.*?(?=^\S)", text, re.DOTALL | re.MULTILINE)]
+    if not blocks or any("self.weight" in block for block in blocks):
+        return None, None
+    numbers = {number for block in blocks for number in re.findall(r"layer_norm\(.*eps=([\d.e-]+)\)", block)}
+    if all("layer_norm(" in block and "None, None" in block for block in blocks):
+        return "PlainNorm", float(numbers.pop()) if len(numbers) == 1 else None
+    means = any(" - " in block for block in blocks)
+    return (None if means or not all("rsqrt(" in block for block in blocks) else "PlainRMSNorm"), None
 
 
 def _read_conversions(hints: Hints, model_type: str) -> None:

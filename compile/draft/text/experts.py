@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from bringup.compile.draft.facts import Facts
-from bringup.compile.draft.meaning_text import Written
-from bringup.compile.draft.questions import comment
-from bringup.compile.draft.quoted import one_line, quoted, tuple_of
-from bringup.compile.draft.routing import Routing
+from bringup.compile.draft.facts.facts import Facts
+from bringup.compile.draft.facts.questions import comment
+from bringup.compile.draft.facts.quoted import one_line, quoted, tuple_of
+from bringup.compile.draft.modelling.routing import Routing
+from bringup.compile.draft.text.meaning import Written
 from bringup.shown import short
 
 # The operations that a test may have; its operands are names, keys and constants.
@@ -65,8 +65,16 @@ def experts_text(facts: Facts) -> Written:
     written.add("expert_ffn", "int", width)
     if facts.shared and "shared_width" in keys:
         written.add("shared_ffn", "int", f"fields.size({quoted(keys['shared_width'])})")
+    elif facts.shared and "shared_count" not in keys:  # as wide as an MLP
+        written.add("shared_ffn", "int", f"fields.size({quoted(keys['intermediate_size'])})")
     elif facts.shared:  # as many routed experts as a key states
         written.add("shared_ffn", "int", f"fields.size({quoted(keys['shared_count'])}) * {width}")
+    if facts.routing and facts.routing.least:
+        written.add("least", "float", _get(facts, facts.routing.least, "float", 0.0))
+    if facts.hints.meaning and facts.hints.meaning.clamped:
+        alpha, limit = facts.hints.meaning.clamped
+        written.add("alpha", "float", _get(facts, alpha, "float", 1.0))
+        written.add("limit", "float", f"fields.positive({quoted(_key(facts, limit))}, {_absent(facts, limit, 1.0)})")
     if not facts.routing:
         before, value = _normalise(facts)
         written.add("normalise", "bool", value)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from bringup.compile.draft.facts import Facts
-from bringup.compile.draft.quoted import quoted
+from bringup.compile.draft.facts.facts import Facts
+from bringup.compile.draft.facts.quoted import quoted
+from bringup.compile.draft.modelling.stated import Meaning
 
 KINDS = frozenset({"full_attention", "sliding_attention"})
 
@@ -48,6 +49,7 @@ def meaning_text(facts: Facts) -> Written:
         written.add("residual_scale", "float", _positive(facts, meaning.factors["residual"]))
     if sign := logit_sign(facts):
         written.add("logit_scale", "float", _positive(facts, meaning.factors[f"logits {sign}"]))
+    _of_attention(facts, meaning, written)
     rope_in = {
         "windows": "tuple(window is not None for window in windows)",
         "windows or all": "tuple(window is not None or not any(windows) for window in windows)",
@@ -55,6 +57,46 @@ def meaning_text(facts: Facts) -> Written:
     if meaning.rope_in:
         written.add("rotated", "tuple[bool, ...]", rope_in)
     return written
+
+
+def _of_attention(facts: Facts, meaning: Meaning, written: Written) -> None:
+    """What the draft's attention reads: the clip, how queries grow with their position, ranks of latents."""
+    if facts.sizes.latent:
+        _of_latents(facts, written)
+    if meaning.clip:
+        written.add("clip", "float", f"fields.positive({quoted(meaning.clip)})")
+    if meaning.position_scale:
+        key = "max_position_embeddings"
+        again = key in table_of(facts.raw.get("rope_parameters"))  # the key outside of the table is read
+        inner = f'        table.only("{key}", fields.raw.get("{key}"))\n' if again else ""
+        written.lines.append(
+            '        table = Fields(fields.group("rope_parameters"), cls.family, at="rope_parameters.")\n'
+            '        period = table.size("original_max_position_embeddings")\n'
+            '        growth = table.get("llama_4_scaling_beta", float), period\n'
+            + inner
+            + "        fields.findings += table.findings\n"
+        )
+        written.add("growth", "tuple[float, int]", "growth")
+
+
+def _of_latents(facts: Facts, written: Written) -> None:
+    """The sizes of multi-head latent attention; keys that follow from them must agree."""
+    rank, default = "q_lora_rank", facts.hints.defaults.get("q_lora_rank")
+    value = f'fields.optional("{rank}", int) if "{rank}" in fields.raw else {quoted(default)}'
+    written.add("q_rank", "int | None", value)
+    sizes = {"kv_rank": "kv_lora_rank", "plain_dim": "qk_nope_head_dim", "value_dim": "v_head_dim"}
+    for name, key in sizes.items():
+        absent = facts.hints.defaults.get(key)
+        written.add(name, "int", f"fields.size({quoted(key)}{f', {absent}' if type(absent) is int else ''})")
+    written.add("interleaved", "bool", 'fields.get("rope_interleave", bool, True, null=False)')
+    plain = facts.hints.defaults.get("qk_nope_head_dim")
+    given = f", {plain}" if type(plain) is int else ""
+    written.lines.append(
+        f'        both = fields.size("qk_nope_head_dim"{given}) + common["head_dim"]\n'
+        '        fields.only("qk_head_dim", both, None)\n'
+        '        fields.only("head_dim", common["head_dim"], None)\n'
+        '        fields.only("num_key_value_heads", common["num_heads"], None)\n'
+    )
 
 
 def _positive(facts: Facts, key: str) -> str:

@@ -6,14 +6,13 @@ import keyword
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-from bringup.compile.draft.classes import CLASSES
-from bringup.compile.draft.hints import Hints
-from bringup.compile.draft.questions import Question
-from bringup.compile.draft.roles import Roles, Sizes, key_heads
-from bringup.compile.draft.routing import Routing
-from bringup.compile.draft.words import (
+from bringup.compile.draft.facts.classes import CLASSES
+from bringup.compile.draft.facts.hints import Hints
+from bringup.compile.draft.facts.questions import Question
+from bringup.compile.draft.facts.roles import Roles, Sizes, key_heads
+from bringup.compile.draft.facts.words import (
     ACTIVATION,
     EPSILONS,
     EXPERT_WIDTH,
@@ -30,6 +29,7 @@ from bringup.compile.draft.words import (
     SIZES,
     first,
 )
+from bringup.compile.draft.modelling.routing import Routing
 from bringup.diagnostics import BringupError, fail
 from bringup.shown import short
 from bringup.spec import TensorInfo
@@ -37,11 +37,12 @@ from bringup.spec import TensorInfo
 TENSOR_NAME = re.compile(r"[A-Za-z0-9_.\-]+")
 # Names of bringup.graphs that a draft may use, and those of the classes that it may contain.
 PUBLIC = (
-    "ACTIVATIONS", "CausalLM", "DecoderConfig", "Experts", "Fields", "Float32RMSNorm", "GatedMLP", "GroupedAttention",
-    "LayerNorm", "Linear", "MLP", "Module", "OnePlusRMSNorm", "Param", "PreNormLayer", "RMSNorm", "RopeConfig",
-    "RoutingConfig", "SigmoidRouter", "SparseMLP", "alternating_windows", "layer_norm", "read_common", "sliding_window",
+    "ACTIVATIONS", "MLP", "CausalLM", "DecoderConfig", "Embedding", "Experts", "Fields", "Float32RMSNorm", "GatedMLP",
+    "GroupedAttention", "LatentAttention", "LayerNorm", "Linear", "Module", "OnePlusRMSNorm", "Param", "PreNormLayer",
+    "RMSNorm", "RopeConfig", "RoutingConfig", "SigmoidRouter", "SparseMLP", "alternating_windows", "layer_norm",
+    "linear", "read_common", "rms_norm", "sliding_window", "top_experts", "yarn_scale",
 )  # fmt: skip
-WRITTEN = tuple(CLASSES)
+WRITTEN = (*CLASSES, "Attention")
 # Names that a class of the draft must not have, because its files use them otherwise.
 TAKEN = frozenset({*PUBLIC, *WRITTEN, "Adapter", "ClassVar", "Dialect", "DECODER", "Family", "S", "Self"})
 
@@ -93,7 +94,8 @@ class Facts:
     @property
     def shared(self) -> str:
         """The class of experts with a shared one, '' for none."""
-        whole = all(self.roles.has(role) for role in ("shared_gate", "shared_up", "shared_down"))
+        both = self.roles.has("shared_gate_up") or (self.roles.has("shared_gate") and self.roles.has("shared_up"))
+        whole = both and self.roles.has("shared_down")
         if self.mlp != "experts" or not whole:
             return ""
         if self.routing:
@@ -115,6 +117,11 @@ class Facts:
             return ""
         gated = self.roles.has("dense_gate") or self.roles.has("dense_gate_up")
         return "gated" if gated else "plain"
+
+    @property
+    def learned(self) -> bool:
+        """Whether there is a table of learned positions, and no rope."""
+        return self.roles.has("positions") and self.hints.rope is False
 
     @property
     def rope_in(self) -> str:
@@ -140,9 +147,9 @@ class Facts:
     def norm(self) -> str:
         """The class of the norms: a public one, or one that the draft defines."""
         if self.norms == "plain" and not self.roles.has("norm"):
-            return "PlainNorm"
+            return self.hints.plain_norm or "PlainNorm"
         if self.roles.has("norm_1", "bias") or self.roles.has("norm", "bias"):
-            return "LayerNorm"
+            return "OnePlusLayerNorm" if self.hints.meaning and self.hints.meaning.one_plus else "LayerNorm"
         if self.keys.get("eps", "rms_norm_eps") != "rms_norm_eps" and self.hints.norm in (None, "Float32RMSNorm"):
             return "ScaleNorm"
         return self.hints.norm or "RMSNorm"
@@ -162,7 +169,7 @@ def facts_of(raw: Mapping[str, Any], headers: Mapping[str, TensorInfo], hints: H
     Raises BU046 if config.json lacks a size, no tensor belongs to a layer, or a name is not valid for a family or for a
     tensor in a rule.
     """
-    from bringup.compile.draft.roles import roles_of
+    from bringup.compile.draft.facts.roles import roles_of
 
     title = title_of(name)
     if odd := next((each for each in headers if not TENSOR_NAME.fullmatch(each)), None):
@@ -185,13 +192,15 @@ def facts_of(raw: Mapping[str, Any], headers: Mapping[str, TensorInfo], hints: H
     more |= {"per_token": EXPERTS_PER_TOKEN, "expert_width": EXPERT_WIDTH}
     more |= {"shared_width": SHARED_WIDTH, "shared_count": SHARED_COUNT}
     keys |= {meaning: key for meaning, words in more.items() if (key := first(words, raw))}
+    latent = hints.meaning is not None and hints.meaning.latent and _count(raw.get("qk_rope_head_dim")) > 0
+    keys |= {"head_dim": "qk_rope_head_dim"} if latent else {}
     m, h = values["hidden_size"], values["num_attention_heads"]
     d = _count(raw.get(keys.get("head_dim", ""))) or max(1, m // h)
     sizes = Sizes(
         m=m, h=h, g=key_heads(headers, m, h, d) or values.get("num_key_value_heads", h), d=d,
         f=_count(width), vocab=values["vocab_size"], layers=values["num_hidden_layers"],
         e=_count(raw.get(keys.get("experts", ""))), x=_count(raw.get(keys.get("expert_width", ""))),
-        s=_shared_width(raw, keys),
+        s=_shared_width(raw, keys), latent=latent,
     )  # fmt: skip
     roles = roles_of(headers, sizes, hints)
     if not any(tensors.in_layers for tensors in roles.found.values()):
@@ -232,10 +241,18 @@ def _count(value: Any) -> int:
 def bias_key(facts: Facts, part: str) -> tuple[bool, str | None]:
     """Whether the matrices of `qkv`, `o` or `mlp` have a bias, and the key of config.json that states it, if any."""
     mlp = ("dense_up", "dense_gate_up", "dense_down") if facts.dense else ("up", "gate_up", "down")
-    members = {"qkv": ("q", "qkv"), "o": ("o",), "mlp": mlp}[part]
+    members = {"qkv": ("q", "qkv", "kv_a_proj_with_mqa"), "o": ("o",), "mlp": mlp}[part]
     has = any(facts.roles.has(role, "bias") for role in members)
     keys = {"qkv": QKV_BIAS, "o": OUT_BIAS, "mlp": MLP_BIAS}[part]
     return has, next((key for key in keys if facts.raw.get(key) is has), None)
+
+
+def rotary_dim(facts: Facts) -> int:
+    """`rotary_dim`, the number of a head's channels that rotate, if transformers' class derives the fraction of them
+    from it; 0 otherwise."""
+    turned, group = _count(facts.raw.get("rotary_dim")), facts.hints.resolved.get("rope_parameters")
+    share: Any = cast("Mapping[str, Any]", group).get("partial_rotary_factor") if isinstance(group, Mapping) else None
+    return turned if turned and share == turned / facts.sizes.d else 0
 
 
 def cannot(why: str, help: str) -> BringupError:

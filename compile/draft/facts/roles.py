@@ -6,16 +6,27 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from bringup.compile.draft.hints import Hints
-from bringup.compile.draft.quoted import quoted
-from bringup.compile.draft.words import ATTENTION, BUFFERS, IN_ATTENTION, IN_MLP, IN_SHARED, MLP, NORMS, SHARED, TOP
+from bringup.compile.draft.facts.hints import Hints
+from bringup.compile.draft.facts.quoted import quoted
+from bringup.compile.draft.facts.words import (
+    ATTENTION,
+    BUFFERS,
+    IN_ATTENTION,
+    IN_MLP,
+    IN_SHARED,
+    LATENT,
+    MLP,
+    NORMS,
+    SHARED,
+    TOP,
+)
 from bringup.spec import Shape, TensorInfo
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """m hidden, h query heads, g key heads, d channels, f feed-forward, x width of an expert, e experts, s width of the
-    shared expert, vocab."""
+    shared expert, vocab. `latent`: attention is multi-head latent attention."""
 
     m: int
     h: int
@@ -27,21 +38,26 @@ class Sizes:
     e: int = 0
     x: int = 0
     s: int = 0
+    latent: bool = False
 
     def shapes(self, role: str) -> list[Shape]:
-        """The possible shapes of a tensor with a role, output first."""
+        """The possible shapes of a tensor with a role, output first; learned positions have any number of rows."""
         m, heads, keys = self.m, self.h * self.d, self.g * self.d
+        s = self.s or self.f
         widths = [width for width in dict.fromkeys((self.f, self.x)) if width]
         return {
             "q": [(heads, m)], "k": [(keys, m)], "v": [(keys, m)], "o": [(m, heads)], "qkv": [(heads + 2 * keys, m)],
             "gate": [(w, m) for w in widths], "up": [(w, m) for w in widths], "down": [(m, w) for w in widths],
             "gate_up": [(2 * w, m) for w in widths], "router": [(self.e, m)] if self.e else [],
-            "router_bias": [(self.e,)],
-            "shared_gate": [(self.s, m)], "shared_up": [(self.s, m)], "shared_down": [(m, self.s)],
+            "router_bias": [(self.e,), (1, self.e)], "shared_gate_up": [(2 * s, m)],
+            "shared_gate": [(s, m)], "shared_up": [(s, m)], "shared_down": [(m, s)],
             "shared_router": [(1, m)], "dense_gate": [(self.f, m)], "dense_up": [(self.f, m)],
             "dense_down": [(m, self.f)], "dense_gate_up": [(2 * self.f, m)],
             "embed": [(self.vocab, m)], "head": [(self.vocab, m)], "norm": [(m,)],
-            "q_norm": [(self.d,), (heads,)], "k_norm": [(self.d,), (keys,)],
+            "embed_norm": [(m,)],
+            **{role: list[Shape]() for role in LATENT},
+            "q_norm": [(self.d,), (heads,), (self.h, self.d)], "k_norm": [(self.d,), (keys,), (self.g, self.d)],
+            "o_norm": [(heads,)], "mlp_norm": [(self.f,)], "sinks": [(self.h,)],
         }.get(role, [(m,)])  # fmt: skip
 
 
@@ -50,7 +66,7 @@ class Tensors:
     """All tensors with the same name without numbers: `pattern` has {L} for the layer, and {E} for the expert.
 
     `names` are complete. `stem` is the name without its last word, which is weight or bias; `others` are roles that the
-    shape permits too, if the name is not a known one.
+    shape permits too, if the name is not a known one. `joint` is between stem and last word.
     """
 
     stem: str
@@ -59,10 +75,11 @@ class Tensors:
     names: list[str]
     role: str = ""
     others: list[str] = field(default_factory=list[str])
+    joint: str = "."
 
     @property
     def pattern(self) -> str:
-        return f"{self.stem}.{self.p}" if self.p else self.stem
+        return f"{self.stem}{self.joint}{self.p}" if self.p else self.stem
 
     @property
     def quoted(self) -> str:
@@ -107,14 +124,12 @@ def roles_of(headers: Mapping[str, TensorInfo], sizes: Sizes, hints: Hints) -> R
     for tensors in every:
         last = tensors.pattern.rpartition(".")[2]
         buffer = next((why for word, why in BUFFERS.items() if last == word), None)
-        if buffer or (tensors.p == "bias" and len(tensors.shape) > 1):
+        if buffer or (tensors.p == "bias" and tensors.joint == "." and len(tensors.shape) > 1):
             roles.buffers.append((tensors, buffer or "the causal mask"))
             continue
         tensors.role = ("dense_" if tensors.pattern in dense else "") + _by_name(tensors, hints)
         key = tensors.role, tensors.p
-        if key == ("head", "bias"):  # a drafted head has none
-            roles.rest.append(tensors)
-        elif tensors.role and key not in roles.found and _fits(tensors, sizes):
+        if tensors.role and key not in roles.found and _fits(tensors, sizes):
             roles.found[key] = tensors
         else:
             unsure.append(tensors)
@@ -159,9 +174,11 @@ def _by_name_pattern(headers: Mapping[str, TensorInfo], prefix: str) -> Iterator
         letters = iter("LEABC")
         pattern = re.sub(r"(?<=\.)\d+(?=\.)", lambda _, letters=letters: f"{{{next(letters, 'Z')}}}", short)
         stem, _, last = pattern.rpartition(".")
-        p = last if last in ("weight", "bias") and stem else ""
+        p, joint = last if last in ("weight", "bias") and stem else "", "."
+        if last.endswith("_bias") and name.removesuffix("_bias") in headers:
+            stem, p, joint = pattern.removesuffix("_bias"), "bias", "_"
         tensors = found.setdefault(
-            (pattern, tuple(info.shape)), Tensors(stem if p else pattern, p, tuple(info.shape), [])
+            (pattern, tuple(info.shape)), Tensors(stem if p else pattern, p, tuple(info.shape), [], joint=joint)
         )
         tensors.names.append(name)
     yield from found.values()
@@ -226,7 +243,7 @@ def _by_name(tensors: Tensors, hints: Hints) -> str:
 
 
 def _place(words: list[str], last: str) -> Mapping[str, tuple[str, ...]]:
-    if any(IN_SHARED in word for word in (*words, last)):
+    if any(part in word for word in (*words, last) for part in IN_SHARED):
         return SHARED
     for word in reversed(words):
         if any(part in word.lower() for part in IN_MLP):
@@ -238,7 +255,12 @@ def _place(words: list[str], last: str) -> Mapping[str, tuple[str, ...]]:
 
 def _fits(tensors: Tensors, sizes: Sizes) -> bool:
     """Whether a tensor's shape is one of its role's, or its transpose; experts may be stacked."""
-    shape = tensors.shape[1:] if len(tensors.shape) == 3 and tensors.shape[0] == sizes.e else tensors.shape
+    stacked = len(tensors.shape) == (2 if tensors.p == "bias" else 3) and tensors.shape[0] == sizes.e
+    shape = tensors.shape[1:] if stacked else tensors.shape
+    if sizes.latent and tensors.role in (*LATENT, "q", "o"):
+        return True  # several ranks and widths: a proof shows them
+    if tensors.role == "positions":
+        return len(shape) == 2 and shape[1] == sizes.m and tensors.p == "weight"
     allowed = sizes.shapes(tensors.role)
     if tensors.p == "bias":
         return any(shape == each[:1] for each in allowed)
@@ -249,7 +271,7 @@ def _by_shape(tensors: Tensors, sizes: Sizes, roles: Roles) -> None:
     """Gives a tensor the first free role with its shape; the draft asks about the others.
 
     A bias has the role of its weight, and a tensor that is named a norm that of a norm."""
-    place = (*ATTENTION, *MLP, *NORMS) if tensors.in_layers else tuple(TOP)
+    place = (*ATTENTION, *MLP, *NORMS) if tensors.in_layers else ("embed", "norm", "head")
     last = tensors.stem.rpartition(".")[2].lower()
     if twins := {other.role for other in roles.found.values() if other.stem == tensors.stem}:
         place = tuple(twins)
