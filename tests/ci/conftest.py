@@ -46,7 +46,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=True
     )
     for name in listed.stdout.decode().split("\0"):
-        if name and (ROOT / name).exists() and not name.startswith(("tests/", "benchmarks/", "docs/")):
+        if name and (ROOT / name).exists() and not name.startswith(("tests/", "benchmarks/")):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
     return folder
