@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -206,6 +206,19 @@ def read_stored(adapter: Adapter, stored: Stored, signature: Signature, headers:
         requires = f"{{module}}.{part.requires}" if part.requires else ""
         quantised.drop(f"{{module:**}}.{part.part}", why=part.why, requires=requires, wrong=wrong)
     return quantised
+
+
+def reading_other(adapter: Adapter, rules: Iterable[Rule], headers: Mapping[str, TensorInfo]) -> Adapter:
+    """Some rules of a quantised checkpoint's adapter, for other tensors in the same storage."""
+    own = replace(adapter, rules=list({id(rule): rule for rule in rules}.values()), trace=None, _renamed_rules={})
+    names = own.names(headers)
+
+    def of_source(source: Source) -> Source:
+        if not isinstance(source, StoredSource) or source.reading is None:
+            return source
+        return replace(source, reading=replace(source.reading, names=names, known={}))
+
+    return replace(own, rules=[changed(rule, of_source) for rule in own.rules])
 
 
 def _tables(adapter: Adapter, signature: Signature) -> Iterator[str]:

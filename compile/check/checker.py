@@ -18,6 +18,7 @@ from bringup.compile.check.facts.shapes import first_sites, parameters_and_tenso
 from bringup.compile.check.facts.unruled import rule_advice, tensors_of_unruled
 from bringup.compile.check.fused import unread_scales
 from bringup.compile.check.missing import missing_and_unread
+from bringup.compile.check.quantisation.matrices import NONE, Matrices, misnamed
 from bringup.compile.check.quantisation.scales import scale_mistakes
 from bringup.compile.check.quantisation.separate import without_quantised
 from bringup.compile.check.quantisation.statement import UNSTATED, statement
@@ -30,11 +31,18 @@ if TYPE_CHECKING:
     from bringup.compile.job import Job
 
 
-def check(plan: Plan, model: str = "", words: ConfigWords | None = None, known: Sequence[Diagnostic] = ()) -> Report:
+def check(
+    plan: Plan,
+    model: str = "",
+    words: ConfigWords | None = None,
+    known: Sequence[Diagnostic] = (),
+    matrices: Matrices = NONE,
+) -> Report:
     """Checks that every parameter is complete and every tensor is read completely or dropped with a reason.
 
     No tensor is read; torch is not imported, and numpy only if readers of one tensor overlap. `words` maps axes to
-    config keys. `known` are earlier findings, whose tensors are not reported a second time.
+    config keys. `known` are earlier findings, whose tensors are not reported a second time. `matrices` are
+    quantised ones that may only have another name.
     """
     report = Report(model, parameters=tuple(plan.signature))
     problems = [problem for problem in plan.problems if problem.code not in ("BU101", "BU109")]
@@ -42,7 +50,7 @@ def check(plan: Plan, model: str = "", words: ConfigWords | None = None, known: 
     lost = next((finding for finding in known if finding.lost and not finding.sources), None)
     unruled = tensors_of_unruled(plan)
     reported = {*(name for finding in known for name in finding.sources), *unruled}
-    report.findings += missing_and_unread(plan, reported, lost, words)
+    report.findings += missing_and_unread(plan, reported, lost, words, matrices)
     site = first_sites(problems)
     place = statement(words.job) if words else UNSTATED
     scales, shapes = scale_mistakes(plan, [p for p in problems if p.code == "BU102"], place)
@@ -82,8 +90,9 @@ def check_job(job: Job) -> Report:
 def _checked(job: Job) -> Report:
     job = known_sizes(job)
     words = ConfigWords(job)
-    rest, quantised, unread = without_quantised(job)
-    report = check(rest.plan, job.graph.config.family, words, rest.findings)
+    matrices = misnamed(job)
+    rest, quantised, unread = without_quantised(job, matrices.unread)
+    report = check(rest.plan, job.graph.config.family, words, rest.findings, matrices)
     report.counts["consumed"] -= unread
     reported = [(finding.code, finding.file) for finding in report.findings if finding.lost]
     known = [finding for finding in rest.findings if not finding.lost or (finding.code, finding.file) not in reported]

@@ -14,7 +14,8 @@ from bringup.compile.check.facts.requests import Readers, parameters_of, sites_o
 from bringup.compile.check.facts.shapes import stored
 from bringup.compile.check.fused import fused, unread_scales
 from bringup.compile.check.numbering import numbering, past_end, surplus
-from bringup.compile.check.pairing import Group, absent, flat, pairs, renamed
+from bringup.compile.check.pairing import Group, Pair, absent, flat, pairs, renamed
+from bringup.compile.check.quantisation.matrices import NONE, Joined, Matrices
 from bringup.compile.check.spelling import respelt
 from bringup.compile.check.wrappers import foreign, lora, wrapped
 from bringup.diagnostics import Diagnostic
@@ -30,13 +31,17 @@ _QUANTISED = re.compile(
 
 
 def missing_and_unread(
-    plan: Plan, known: Container[str], lost: Diagnostic | None, words: ConfigWords | None = None
+    plan: Plan,
+    known: Container[str],
+    lost: Diagnostic | None,
+    words: ConfigWords | None = None,
+    matrices: Matrices = NONE,
 ) -> Iterator[Diagnostic]:
     """One diagnostic for each renamed, missing and unread group; complete subtrees are named by their root.
 
     `known` are tensors, absent or unread, that another finding explains. `lost` is the finding of a missing or
     unreadable file with unknown tensors: missing tensors without another name belong to that finding. `words` has the
-    keys of the config.
+    keys of the config. Each of `matrices` is one tensor where names are compared.
     """
     readers = _readers_of_absent(plan, known)
     reported = {name for p in plan.problems if p.code == "BU108" for name in unread_scales(plan, p.sources)}
@@ -48,15 +53,13 @@ def missing_and_unread(
             unread = [name for name in unread if name not in cause.explains]
     if not (readers or unread):
         return
+    joined = matrices.joined(plan, readers, unread)
+    found = [pair.of_parts(joined.parts) for pair in _paired(joined)]
+    yield from (renamed(plan, readers, pair) for pair in found)
+    paired = {name for pair in found for group in (pair.missing, *pair.candidates) for name in flat(group)}
+    readers = {name: problems for name, problems in readers.items() if name not in paired}
+    unread = [name for name in unread if name not in paired]
     wanted, read = [*plan.required, *plan.dropped], plan.headers.keys() - plan.dropped.keys()
-    for whole in (True, False):  # subtrees first; then single tensors of the rest with the same parent
-        missing = _by_pattern(roots(readers, wanted) if whole else {name: [name] for name in readers})
-        unread_too = _by_pattern(roots(unread, read) if whole else {name: [name] for name in unread})
-        for pair in list(pairs(plan, readers, missing, unread_too, siblings=not whole)):
-            yield renamed(plan, readers, pair)
-            paired = {*flat(pair.missing), *(name for group in pair.candidates for name in flat(group))}
-            readers = {name: problems for name, problems in readers.items() if name not in paired}
-            unread = [name for name in unread if name not in paired]
     if lost and readers:
         some = ", ".join(grouped(roots(readers, wanted)))
         message = f"{lost.message}; {len(readers)} tensors that rules read are in no other file: `{some}`"
@@ -66,6 +69,20 @@ def missing_and_unread(
         yield _missing(plan, readers, names, words)
     for names in _of_parts(_by_pattern(roots(unread, read)).values()):
         yield _unread(plan, names, words)
+
+
+def _paired(joined: Joined) -> Iterator[Pair]:
+    """The pairs of absent and unread tensors: subtrees first, then single tensors of the rest with the same parent."""
+    plan, readers, unread = joined.plan, joined.readers, joined.unread
+    wanted, read = [*plan.required, *plan.dropped], plan.headers.keys() - plan.dropped.keys()
+    for whole in (True, False):
+        missing = _by_pattern(roots(readers, wanted) if whole else {name: [name] for name in readers})
+        unread_too = _by_pattern(roots(unread, read) if whole else {name: [name] for name in unread})
+        for pair in list(pairs(plan, readers, missing, unread_too, siblings=not whole)):
+            yield pair
+            paired = {*flat(pair.missing), *(name for group in pair.candidates for name in flat(group))}
+            readers = {name: problems for name, problems in readers.items() if name not in paired}
+            unread = [name for name in unread if name not in paired]
 
 
 def _of_parts(groups: Iterable[Group]) -> Iterator[Group]:

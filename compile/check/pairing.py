@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from bringup.adapters.algebra.expr import Source
@@ -40,6 +40,16 @@ class Pair(NamedTuple):
     missing: Group
     candidates: list[Group]
     rivals: list[Group]
+
+    def of_parts(self, parts: Mapping[str, Sequence[str]]) -> Pair:
+        """The same with the names of parts, by plain tensor, in place of quantised matrices."""
+        groups = (self.missing, *self.candidates, *self.rivals)
+        if not any(name in parts for group in groups for name in flat(group)):
+            return self
+        missing, *others = (_of_parts(group, parts) for group in groups)
+        if len(self.candidates) == 1 and self.missing.keys() == self.candidates[0].keys():
+            others[0] = _of_parts({name: [name] for name in flat(self.candidates[0])}, parts)
+        return Pair(missing, others[: len(self.candidates)], others[len(self.candidates) :])
 
 
 def pairs(
@@ -157,6 +167,16 @@ def _sizes(plan: Plan, problem: Problem) -> list[int] | None:
     """The shape of an absent tensor, if it is the complete rule; None otherwise."""
     simple = isinstance(problem.rule, Rule) and isinstance(problem.rule.own_expr, Source)
     return sorted(plan.signature[problem.parameter].storage[0]) if simple else None
+
+
+def _of_parts(group: Group, parts: Mapping[str, Sequence[str]]) -> Group:
+    """The roots with the names of parts below them; a single matrix's root is its module."""
+    return {
+        root.removesuffix(".weight") if root in parts else root: [
+            part for name in names for part in parts.get(name, (name,))
+        ]
+        for root, names in group.items()
+    }
 
 
 def flat(names: Group) -> tuple[str, ...]:

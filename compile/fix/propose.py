@@ -12,6 +12,7 @@ from bringup.adapters.algebra.tensor_names import Names
 from bringup.adapters.planning.problems import Problem
 from bringup.adapters.planning.quantization import part_of
 from bringup.adapters.planning.rules import Rule, Tied
+from bringup.adapters.schemes.part_source import PartSource
 from bringup.compile.fix.pyfile import PyFile
 from bringup.compile.fix.respell import edits, respelt
 from bringup.compile.job import Job
@@ -47,12 +48,16 @@ def _names(job: Job) -> Names:
 
 @dataclass(frozen=True)
 class _Leaf:
-    """A source of one parameter: its name there, the rule's line and variables."""
+    """A source of one parameter: its name there, the rule's line and variables.
+
+    `tensors` are the names behind it: its own, or those of the parts of a quantised matrix.
+    """
 
     source: Source
     name: str
     line: int
     bindings: Mapping[str, str]
+    tensors: tuple[str, ...]
 
     def respelt(self, pattern: str) -> str:
         """Its name if the source were spelled like this."""
@@ -63,8 +68,17 @@ def _leaves(problem: Problem) -> Iterator[_Leaf]:
     assert isinstance(problem.rule, Rule), "a parameter's problem"
     rule, bindings = problem.rule, match(problem.rule.pattern, problem.parameter) or {}
     for expr in (rule.expr.own, rule.expr.other) if isinstance(rule.expr, Tied) else (rule.own_expr,):
+        found: dict[tuple[str, str], tuple[Source, list[str]]] = {}
         for source, name in expr.leaves(bindings):
-            yield _Leaf(source, name, rule.site.line, bindings)
+            of, plain = (source.of, _plain(name)) if isinstance(source, PartSource) else (source, name)
+            found.setdefault((of.name, plain), (of, []))[1].append(name)
+        for (_, plain), (source, tensors) in found.items():
+            yield _Leaf(source, plain, rule.site.line, bindings, tuple(tensors))
+
+
+def _plain(name: str) -> str:
+    """The plain tensor that a quantiser's tensor belongs to; otherwise the name itself."""
+    return (part_of(name) or (name,))[0]
 
 
 def _renames(job: Job, file: PyFile, finding: Diagnostic, mistakes: list[Problem]) -> Iterator[list[Proposal]]:
@@ -77,10 +91,11 @@ def _renames(job: Job, file: PyFile, finding: Diagnostic, mistakes: list[Problem
     for problem in mistakes:
         absent = {name for name in problem.sources if name not in job.plan.headers}
         for leaf in _leaves(problem) if isinstance(problem.rule, Rule) else ():
-            if absent.intersection(name for name in names.behind(leaf.name) if isinstance(name, str)):
+            behind = [name for tensor in leaf.tensors for name in names.behind(tensor)]
+            if all(isinstance(name, str) for name in behind) and absent.intersection(map(str, behind)):
                 leaves_by_name.setdefault(leaf.source.name, []).append(leaf)
-    loose = {name for name in job.plan.unread if part_of(name) is None}  # a quantiser's tensor is never a new name
-    free = {known for known, info in names.items() if info.name in loose}
+    unread = set(job.plan.unread)
+    free = {_plain(known) for known, info in names.items() if info.name in unread}  # a part is never a new name
     for pattern, leaves in leaves_by_name.items():
         calls = file.sources(pattern, leaves[0].line)
         spellings = dict.fromkeys(respelt(pattern, leaves[0].bindings, other) for other in sorted(free))
@@ -107,7 +122,7 @@ def _transpositions(job: Job, file: PyFile, mistakes: list[Problem]) -> Iterator
             continue
         for leaf in _leaves(problem):
             place = leaf.source.name, leaf.line
-            if names.behind(leaf.name) == [job.plan.headers.get(problem.sources[0])] and place not in seen:
+            if names.behind(leaf.tensors[0]) == [job.plan.headers.get(problem.sources[0])] and place not in seen:
                 seen.add(place)
                 yield list(_transposed(file, problem, leaf))
 

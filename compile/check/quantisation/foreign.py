@@ -25,14 +25,18 @@ if TYPE_CHECKING:
     from bringup.compile.job import Job
 
 
-def foreign(job: Job, words: Mapping[str, object], unruled: Collection[str]) -> Iterable[Cause]:
-    """One cause for each format of matrices that no rule reads, except those of parameters without a rule."""
+def foreign(
+    job: Job, words: Mapping[str, object], unruled: Collection[str], misnamed: Container[str]
+) -> Iterable[Cause]:
+    """One cause for each format of matrices that no rule reads, except those of parameters without a rule.
+
+    `misnamed` are matrices that rules would read under another name: names are wrong, not the format.
+    """
     plan, method = job.plan, str(words.get("quant_method", ""))
     touched = parts_of(plan.unread)  # matrices with an unread part
     if not touched:
         return
     absent = parts_of(bare_names(plan, (n for p in plan.problems if p.code in ("BU101", "BU109") for n in p.sources)))
-    lacking = {frozenset(parts) for parts in absent.values()}
     formats: dict[str, tuple[Format, dict[str, Mapping[str, str]]]] = {}
     for plain, parts in parts_of(plan.headers).items():
         if plain not in touched or any(name in plan.required for name in parts.values()):
@@ -40,7 +44,7 @@ def foreign(job: Job, words: Mapping[str, object], unruled: Collection[str]) -> 
         row = format_of(parts, method)
         if row is None or any(name in unruled for name in parts.values()):
             continue
-        if not (_renamed(plan, plain, parts, absent) or _elsewhere(plan, plain, parts, lacking)):
+        if plain not in misnamed and not _renamed(plan, plain, parts, absent):
             formats.setdefault(row.name, (row, {}))[1][plain] = parts
     for row, matrices in formats.values():
         names = {name for parts in matrices.values() for name in parts.values()}
@@ -61,11 +65,6 @@ def _renamed(plan: Plan, plain: str, parts: Mapping[str, str], absent: Parts) ->
     scales = [plan.headers[name] for name in parts.values()]
     read = plain in plan.headers and plain.removeprefix(plan.prefix) in absent
     return read and len(scales) == 1 and len(scales[0].shape) == 2
-
-
-def _elsewhere(plan: Plan, plain: str, parts: Mapping[str, str], lacking: Container[Collection[str]]) -> bool:
-    """Whether rules read matrices in this format, and none of this name: names are wrong, not the format."""
-    return frozenset(parts) in lacking and plain not in plan.required
 
 
 def _finding(job: Job, words: Mapping[str, object], row: Format, matrices: Parts, caches: Sequence[str]) -> Diagnostic:

@@ -96,12 +96,13 @@ def _other_words(words: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
 
 
 def lacking(plan: Plan) -> dict[str, list[str]]:
-    """For each part that no matrix of the checkpoint has: the missing tensors."""
+    """For each part that no matrix of the checkpoint has: the missing tensors of matrices with other parts."""
     there = {_end(name) for name in plan.headers if part_of(name)}
+    matrices = plan.headers.keys() | parts_of(plan.headers)
     found: dict[str, list[str]] = {}
     for problem in plan.problems:
         for name in problem.sources if problem.code == "BU101" else ():
-            if part_of(name) and _end(name) not in there:
+            if (part := part_of(name)) and part[0] in matrices and _end(name) not in there:
                 found.setdefault(_end(name), []).append(name)
     return {part: names for part, names in found.items() if len(names) > 1}
 

@@ -32,8 +32,11 @@ class Explained(NamedTuple):
     unread: int = 0
 
 
-def without_quantised(job: Job) -> Explained:
-    """Separates the consequences of a quantisation that the job's rules do not read from all other facts."""
+def without_quantised(job: Job, misnamed: Container[str]) -> Explained:
+    """Separates the consequences of a quantisation that the job's rules do not read from all other facts.
+
+    `misnamed` are unread matrices that rules would read under another name.
+    """
     on_config = [finding for finding in job.findings if finding.parameter in CONFIG_KEYS]
     doubts = [finding for finding in on_config if finding.severity is not Severity.ERROR]
     on_config = [finding for finding in on_config if finding not in doubts]
@@ -44,7 +47,7 @@ def without_quantised(job: Job) -> Explained:
     causes = [*otherwise(job, words)] if words else []
     if not causes and not on_config and _has_wrong_words(job):
         return _without(job, _parts(plan))
-    causes = causes or [*foreign(job, words, unruled)]
+    causes = causes or [*foreign(job, words, unruled, misnamed)]
     if not causes and words:
         causes = [*unquantised(job, words, stated=bool(on_config))]
         if causes and (plain := _as_plain(job)):
