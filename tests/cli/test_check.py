@@ -136,7 +136,7 @@ def test_dummy_weights_are_announced(bringup: Bringup) -> None:
 def test_another_config_takes_the_place_of_one_that_is_not_readable(
     bringup: Bringup, small: Path, tmp_path: Path, kind: str
 ) -> None:
-    """As the help of the error says; `inspect` shows the tensors beside the error."""
+    """As the help of the error says; `inspect` shows the tensors and the error."""
     config = small / "config.json"
     given = config.rename(tmp_path / "given.json")
     if kind == "text":
