@@ -6,6 +6,7 @@ import json
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,10 +29,10 @@ def job_of(name: str) -> Job:
 
 
 @cache
-def need(name: str, **words: object):
+def need(name: str, **words: Any):
     job = job_of(name)
-    parallel = Parallel(**{key: words.pop(key) for key in ("tp", "ep", "pp", "stage_layers") if key in words})  # type: ignore[arg-type]
-    return fit(job, 141 * 10**9, parallel=parallel, context=32768, **words)  # type: ignore[arg-type]
+    parallel = Parallel(**{key: words.pop(key) for key in ("tp", "ep", "pp", "stage_layers") if key in words})
+    return fit(job, 141 * 10**9, parallel=parallel, context=32768, **words)
 
 
 def test_llama_405b_on_eight_ranks() -> None:
