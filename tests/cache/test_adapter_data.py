@@ -40,6 +40,7 @@ def adapter(config):
 LOADED = 'TABLE = np.load(Path(__file__).with_name("table.npy"))\n'
 FUNCTIONS = "def times(x): return x * 0 + TABLE\n@cache\ndef table(): return TABLE\n"
 HELPER = f"from functools import cache\nfrom pathlib import Path\nimport numpy as np\n{LOADED}{FUNCTIONS}"
+OFTEN = ("an array", "an object", "the name of a builtin", "a cached function")
 # By name: the part of the adapter's file before its function, and the function of its rule.
 CASES = {
     "an array": (f"{LOADED}def times(x): return x * 0 + TABLE", "times"),
@@ -64,7 +65,9 @@ def key(file: Path) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+)
 def test_data_that_a_file_loads_is_in_the_key(tmp_path: Path, name: str) -> None:
     top, function = CASES[name]
     (tmp_path / "helper.py").write_text(HELPER)

@@ -14,6 +14,7 @@ from bringup.compile.verify.command import parity_of
 from tests.compile.planted import compiled, job
 from tests.models import parity
 
+TARGETS = ("torch", pytest.param("cpu", marks=pytest.mark.slow))
 CONFIG = MixtralConfig(
     vocab_size=131, hidden_size=48, intermediate_size=64, num_attention_heads=6, num_key_value_heads=6,
     num_hidden_layers=2, max_position_embeddings=256, num_local_experts=8, num_experts_per_tok=2, sliding_window=None,
@@ -56,13 +57,13 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("target", ["torch", "cpu"])
+@pytest.mark.parametrize("target", TARGETS)
 def test_a_sound_program_agrees(target: str, tmp_path: Path) -> None:
     found = verified(tmp_path, target, {})
     assert found.ok, (found.rows, found.findings)
 
 
-@pytest.mark.parametrize("target", ["torch", "cpu"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_far_off_row_is_not_excused_by_an_open_choice(name: str, target: str, tmp_path: Path) -> None:
     found = verified(tmp_path, target, FAULTS[name])

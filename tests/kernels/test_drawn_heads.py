@@ -97,6 +97,8 @@ def in_fp8(rows: int, vocab: int, dtype: str) -> Function:
     return each.f
 
 
+# Each kernel once.
+OFTEN = ("one row, bfloat16", "several rows, capped", "one row, packed", "several rows, packed", "float8")
 CASES_OF: dict[str, tuple[Callable[[], Function], str]] = {
     "one row, float32": (lambda: product(1, 70, "float32"), "linear"),
     "one row, bfloat16": (lambda: product(1, 301, "bfloat16"), "linear"),
@@ -110,7 +112,9 @@ CASES_OF: dict[str, tuple[Callable[[], Function], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES_OF)
+@pytest.mark.parametrize(
+    "case", [case if case in OFTEN else pytest.param(case, marks=pytest.mark.slow) for case in CASES_OF]
+)
 def test_the_likeliest_token_of_each_row(case: str) -> None:
     """In 16 bits many logits are equal: the first of them. No launch is between the product and `draw`."""
     make, stem = CASES_OF[case]

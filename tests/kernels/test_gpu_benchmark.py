@@ -24,6 +24,7 @@ from tests.models import family, parity
 SMALL = correctness.Sizes(32, 128, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_every_launch_is_compared(tmp_path, monkeypatch, capsys) -> None:
     """All of one model; a result that is off by a thousandth is past its limit."""

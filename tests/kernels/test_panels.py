@@ -118,6 +118,7 @@ def test_columns_that_are_stored_and_cached() -> None:
     checked(f, "qkv", states="kv", near=NEAR[dtype])
 
 
+@pytest.mark.slow
 def test_any_number_of_programs_gives_the_same_bits() -> None:
     f, dtype = Function(), "bfloat16"
     linear(f, f.given("x", (390, 72), dtype, "value"), 520, dtype=dtype)

@@ -179,7 +179,7 @@ def test_places() -> None:
     check(every, x, i, j, at)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float16, marks=pytest.mark.slow), torch.bfloat16])
 @pytest.mark.parametrize("rule", ["sum", "prod", "amax", "amin"])
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_scatter_reduce_rounds_once(axis: int, rule: str, dtype: torch.dtype) -> None:
@@ -254,7 +254,7 @@ def test_float64_and_small_dtypes() -> None:
     check(every, x.abs())
 
 
-@pytest.mark.parametrize("model", ["gpt", "window"])
+@pytest.mark.parametrize("model", ["gpt", pytest.param("window", marks=pytest.mark.slow)])
 def test_toy_models(model: str, tmp_path: Path) -> None:
     """Models of plain torch operators, which write their caches with `index_copy_`: padded prompts, then decode."""
     run = toys.executor("llvm", model, torch.float32)

@@ -48,6 +48,7 @@ def test_largest_codes_and_numbers(form: str, machine: str) -> None:
         assert far(found, 32 * size * np.sum(parts, 0)) <= 2e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_compiles(variant: str) -> None:
     """Also for instructions that this processor has not."""

@@ -26,6 +26,11 @@ from tests.quantised.int4_formats import FORMATS as WORDS
 pytest.importorskip("compressed_tensors")
 pytest.importorskip("bitsandbytes")
 
+VERIFIED = [
+    ("nf4", "llama of words"),
+    pytest.param("fp4 of 128", "llama of words", marks=pytest.mark.slow),
+    pytest.param("fp8", "", marks=pytest.mark.slow),
+]
 TOKENS = list(range(1, 20))
 CLOSE = 1e-5  # of the largest logit: sums of float32 in another order
 FP8_TOKENS = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True, "symmetric": True}
@@ -128,7 +133,7 @@ def test_blocks_that_matrices_cut_off(block: int, tmp_path: Path) -> None:
     assert_exact(quantised, exact)
 
 
-@pytest.mark.parametrize(("name", "family"), [("nf4", "llama of words"), ("fp4 of 128", "llama of words"), ("fp8", "")])
+@pytest.mark.parametrize(("name", "family"), VERIFIED)
 @pytest.mark.parametrize("target", ["cpu", pytest.param("torch", marks=pytest.mark.slow)])
 def test_verify_in_bfloat16(name: str, family: str, target: str, tmp_path: Path) -> None:
     """A program that computes in bfloat16 with quantised weights; those of float8 state activations in float8."""

@@ -81,11 +81,15 @@ def wanted(session: Session) -> list[int]:
 
 
 TARGETS = [
-    ("llama", "torch"), ("llama", "cpu"), ("window", "cpu"), ("gemma3", "torch"), ("qwen3_moe", "cpu"),
-    pytest.param("window", "torch", marks=pytest.mark.slow), pytest.param("gemma3", "cpu", marks=pytest.mark.slow),
-    pytest.param("qwen3_moe", "torch", marks=pytest.mark.slow),
-    pytest.param("llama", "schedule", marks=pytest.mark.slow),
-    pytest.param("gemma3", "iree-cpu", marks=pytest.mark.slow),
+    ("llama", "torch"), ("window", "cpu"),
+    *(
+        pytest.param(name, target, marks=pytest.mark.slow)
+        for name, targets in {
+            "llama": ("cpu", "schedule"), "window": ("torch",), "gemma3": ("torch", "cpu", "iree-cpu"),
+            "qwen3_moe": ("torch", "cpu"),
+        }.items()
+        for target in targets
+    ),
 ]  # fmt: skip
 
 

@@ -71,6 +71,7 @@ def no_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_grad_enabled(True)  # transformers' contender needs none
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_card")
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_row_of_each_kind(

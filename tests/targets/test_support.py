@@ -49,6 +49,7 @@ def test_the_page_has_every_family_and_architecture() -> None:
         assert [each for each in row.values() if each != "all" and REFUSED.sub("", each).strip(", ")] == [], name
 
 
+@pytest.mark.slow
 def test_cells_are_what_compile_finds(tmp_path: Path) -> None:
     """A model that every architecture has kernels for, an operation without kernels, one without a schedule; and the
     first configuration that a cell lists."""

@@ -16,18 +16,16 @@ RANKS = {"qwen3": 64}
 CASES = [
     ("llama", "torch"),
     ("gpt2", "torch"),
-    ("qwen3", "torch"),
     ("mixtral", "torch"),
-    ("deepseek_v3", "torch"),
-    ("llama", "schedule"),
     ("llama", "llvm"),
     *(
         pytest.param(name, target, marks=pytest.mark.slow)
         for name, targets in {
-            "llama": ("iree-cpu",),
+            "llama": ("schedule", "iree-cpu"),
+            "qwen3": ("torch",),
             "gpt2": ("schedule", "iree-cpu", "llvm"),
             "mixtral": ("iree-cpu", "llvm"),
-            "deepseek_v3": ("schedule", "iree-cpu", "llvm", "cuda:sm_90"),
+            "deepseek_v3": ("torch", "schedule", "iree-cpu", "llvm", "cuda:sm_90"),
         }.items()
         for target in targets
     ),
