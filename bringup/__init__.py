@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bringup.compile.job import open_job as open_job
     from bringup.compile.pipeline import build as build
     from bringup.compile.pipeline import check as check
+    from bringup.compile.ranks.verify import verify_ranks as verify_ranks
     from bringup.compile.runtime.batch import load_batch as load_batch
     from bringup.compile.runtime.request import Request as Request
     from bringup.compile.runtime.session import load as load
@@ -29,6 +30,7 @@ else:
         "compile.convert.export": "export",
         "compile.job": "open_job",
         "compile.pipeline": "build check",
+        "compile.ranks.verify": "verify_ranks",
         "compile.runtime.batch": "load_batch",
         "compile.runtime.request": "Request",
         "compile.runtime.session": "load",

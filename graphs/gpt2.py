@@ -76,14 +76,14 @@ class Attention(Module):
     def __init__(self, config: GPT2Config, layer: int) -> None:
         super().__init__()
         m, h, d = config.hidden, config.num_heads, config.head_dim
-        self.heads, self.head_dim = h, d
+        self.head_dim = d
         self.scale = (1 / math.sqrt(d) if config.scale_by_head else 1.0) / (layer + 1 if config.scale_by_layer else 1)
         self.c_attn = Linear("out:(t h d) in:m", t=3, h=h, d=d, m=m)
         self.c_proj = Linear("out:m in:(h d)", m=m, h=h, d=d)
         self.cache = KVCache(h, d)
 
     def forward(self, x_Nm: Tensor, step: Step) -> Tensor:
-        qkv_NTHD = self.c_attn(x_Nm).view(-1, 3, self.heads, self.head_dim)
+        qkv_NTHD = self.c_attn(x_Nm).unflatten(1, (3, -1, self.head_dim))
         q_NHD, k_NHD, v_NHD = qkv_NTHD.unbind(1)
         keys, values = self.cache(step, k_NHD, v_NHD)
         return self.c_proj(attention(q_NHD, keys, values, step, self.scale).flatten(1))

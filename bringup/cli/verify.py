@@ -18,6 +18,7 @@ from bringup.cli.parameters.options import (
     open_named,
     revised,
 )
+from bringup.cli.parameters.ranks import Ranks, any_ranks, parallel_of, rank_options
 from bringup.cli.parameters.sections import SectionedCommand
 from bringup.cli.parameters.targets import DEVICE, TARGET, target_options
 from bringup.cli.parameters.words import NewPath, OneOf
@@ -29,8 +30,13 @@ from bringup.render.terminal import Paint
 
 if TYPE_CHECKING:
     from bringup.compile.job import Job
+    from bringup.compile.parity.parity import Parity
 
 TRANSFORMERS = "transformers"
+
+
+class Words(Named, Ranks):
+    """All options that are not named below."""
 
 
 def _check_place(place: Path, option: str) -> None:
@@ -41,6 +47,7 @@ def _check_place(place: Path, option: str) -> None:
 
 @click.command("verify", cls=SectionedCommand)
 @job_options
+@rank_options
 @click.option(
     "--against",
     default=TRANSFORMERS,
@@ -69,12 +76,14 @@ def _check_place(place: Path, option: str) -> None:
 def command(
     against: str, target: str | None, target_option: Mapping[str, str], max_seq_len: int | None,
     tokens: list[int] | None, prompt_length: int | None, bisect: bool, save: Path | None, executor: str | None,
-    as_json: bool, report: Path | None, **named: Unpack[Named],
+    as_json: bool, report: Path | None, **named: Unpack[Words],
 ) -> int:  # fmt: skip
     """Compare MODEL, or a BUNDLE, with a reference: logits, then module by module; report the first difference.
 
     MODEL is a name or a Python file; it may be omitted if the checkpoint names its architecture. The reference is
     transformers on the same checkpoint and config, or saved activations.
+
+    With --tp, --ep or --pp, compares all ranks with the undivided graph instead: torch runs both here, in float32.
     """
     from bringup.compile.bundle.folder import MANIFEST, bundle_of
     from bringup.compile.verify.command import verify
@@ -83,6 +92,15 @@ def command(
         raise click.UsageError("give either --tokens 1,2,3 or --prompt-length N")
     if against != TRANSFORMERS and (tokens is not None or prompt_length is not None):
         raise click.UsageError("a file of activations contains its own tokens; leave out --tokens and --prompt-length")
+    if any_ranks(named):
+        given = {
+            "--against": against != TRANSFORMERS, "--target": target, "--target-option": target_option,
+            "--max-seq-len": max_seq_len, "--bisect": bisect, "--save": save, "--executor": executor,
+            "--report": report, "--dtype": named.get("dtype", "auto") != "auto",
+            "--cache-dtype": named.get("cache_dtype"), "--activations": named.get("activations"),
+        }  # fmt: skip
+        _refuse(given, "ranks are compared in float32 with the undivided graph, and nothing is compiled")
+        return _show(_ranks(named, prompt_length if tokens is None else tokens), named, as_json=as_json)
     name = named["model"]
     bundle = None if name is None else bundle_of(name)
     if bundle is None and name and (Path(name) / MANIFEST).is_file():
@@ -114,12 +132,32 @@ def command(
             progress=outcome.progress,
         )
         outcome.result = "agrees" if parity.ok else "departs"
+    return _show(parity, named, as_json=as_json)
+
+
+def _show(parity: Parity, named: Named, *, as_json: bool) -> int:
     if as_json:
         print(json_text(parity.as_json()), end="")
     else:
         name = named["model"] or named["checkpoint"] or parity.model
         print(parity_text(parity, name, Paint.of(sys.stdout)), end="")
     return 0 if parity.ok else 1
+
+
+def _ranks(named: Words, prompt_tokens: list[int] | int | None) -> Parity:
+    from bringup.compile.bundle.folder import bundle_of
+    from bringup.compile.ranks.verify import verify_ranks
+    from bringup.render.progress import StageLines
+
+    name = named["model"]
+    model = bundle_of(name) if name is not None else None
+    return verify_ranks(
+        model or open_named(named),
+        revised(None, named["checkpoint"], named["revision"]),
+        parallel=parallel_of(named),
+        prompt_tokens=prompt_tokens,
+        progress=StageLines(),
+    )
 
 
 def _refuse_options(
@@ -137,8 +175,12 @@ def _refuse_options(
         "--allow-config": named["allow_config"],
         "--max-seq-len": max_seq_len,
     }
+    _refuse(given, f"`{bundle}` is a bundle: it has its own model, config, adapter, target, dtypes and context")
+
+
+def _refuse(given: Mapping[str, Any], message: str) -> None:
+    """A usage error for options that have a value."""
     if refused := [option for option, value in given.items() if value]:
-        message = f"`{bundle}` is a bundle: it has its own model, config, adapter, target, dtypes and context"
         raise click.UsageError(f"{message}; leave out {' and '.join(refused)}")
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bringup.adapters.apply.materialise import materialise
+from bringup.adapters.planning.plan import Plan
 from bringup.compile.job import Job
 from bringup.compile.parity.reference import INPUT
 from bringup.compile.program.step_inputs import sequence_step
@@ -24,14 +25,14 @@ class Eager:
     """The job's graph with its weights and zeroed states; runs the steps of a session one after the other.
 
     Its caches, ring caches included, have the sizes of a program's. Without `sizes` they are those of one sequence of
-    `context` tokens, and one step may have all of them.
+    `context` tokens, and one step may have all of them. `plan` replaces the job's: that of a rank, for instance.
     """
 
-    def __init__(self, job: Job, context: int, sizes: CacheSizes | None = None) -> None:
+    def __init__(self, job: Job, context: int, sizes: CacheSizes | None = None, plan: Plan | None = None) -> None:
         self.sizes = sizes or CacheSizes(context=context, chunk=context)
         self.module: Any = to_torch(job.graph, job.graph.dtype, self.sizes)
         self.inputs, self.dtype = tuple(job.graph.inputs), getattr(torch, job.graph.dtype)
-        for name, array in materialise(job.plan, job.checkpoint).items():
+        for name, array in materialise(plan or job.plan, job.checkpoint).items():
             owner, _, leaf = name.rpartition(".")
             parameter = torch.nn.Parameter(to_tensor(array), requires_grad=False)
             self.module.get_submodule(owner)._parameters[leaf] = parameter

@@ -1,0 +1,138 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""A graph on all ranks of a division, run by torch on this machine: a thread for each rank of a stage.
+
+Stages run one after the other on one machine as on several, so the ranks with the same place in each stage are one
+thread, which has the parameters of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from threading import BrokenBarrierError
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from bringup.adapters.apply.parallel import Parallel
+from bringup.adapters.apply.rank_plan import FFN, HEADS, Stages, rank_plan
+from bringup.adapters.apply.shard import share
+from bringup.adapters.planning.plan import Plan
+from bringup.compile.bisect.eager import Eager
+from bringup.compile.job import Job
+from bringup.compile.program.step_inputs import sequence_step
+from bringup.compile.ranks.communication import Communication
+from bringup.compile.ranks.exchange import Exchange
+from bringup.diagnostics import BringupError, fail
+from bringup.graphs.core.module import Const, State
+from bringup.graphs.core.signature import Signature
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Logits, float32 [T, V], and the outputs of modules by name, in the order in which they finish: [T, …]."""
+
+    logits: np.ndarray
+    modules: Mapping[str, np.ndarray]
+
+
+class DividedGraph:
+    """The job's graph on the ranks of a division, or undivided if `parallel` is one rank."""
+
+    def __init__(self, job: Job, parallel: Parallel, context: int) -> None:
+        """Raises BU045, BU130 and BU138 for a division that does not fit, as `rank_plan` does."""
+        self.context, self._inputs, stages = context, job.graph.inputs, Stages.of(job.graph)
+        self._exchange = Exchange(parallel.stage_ranks)
+        self._ranks: list[Eager] = []
+        for number in range(parallel.stage_ranks):
+            plan = _of_all_stages(job.plan, parallel, number, stages)
+            eager = Eager(job, context, plan=plan)
+            rank = parallel.rank(number)
+            _clip_buffers(eager, job, parallel, rank.tp)
+            Communication(self._exchange, parallel, rank, job.plan, plan, stages).register(eager.module)
+            self._ranks.append(eager)
+
+    def run(self, tokens: Sequence[int]) -> Outputs:
+        """One step with all tokens, in which further inputs have random rows; the outputs of the first rank.
+
+        Raises BU711 if the forward fails on a rank.
+        """
+        step = sequence_step(list(tokens), 0, len(tokens), self.context)
+        random = np.random.default_rng(0)
+        step |= {name: random.standard_normal((len(tokens), size)) for name, size in self._inputs.items()}
+        outputs: dict[str, np.ndarray] = {}
+
+        def on_rank(number: int) -> Tensor:
+            eager, running = self._ranks[number], list[str]()
+            hooks = _track(eager.module, running)
+            if number == 0:
+                hooks += _record(eager.module, len(tokens), outputs)
+            try:
+                return eager(step)
+            except (RuntimeError, BringupError) as error:
+                if isinstance(error, BrokenBarrierError) or len(self._ranks) == 1:
+                    raise  # another rank failed, or the graph itself is wrong
+                raise _failed(number, running[-1] if running else "", error) from error
+            finally:
+                for hook in hooks:
+                    hook.remove()
+
+        logits = self._exchange.run(on_rank)
+        return Outputs(logits[0].float().numpy(), outputs)
+
+
+def _of_all_stages(plan: Plan, parallel: Parallel, number: int, stages: Stages) -> Plan:
+    """The parameters of the ranks with one place in each stage."""
+    parts = [rank_plan(plan, parallel, stage * parallel.stage_ranks + number, stages) for stage in range(parallel.pp)]
+    entries = {name: entry for part in parts for name, entry in part.entries.items()}
+    return replace(
+        plan, entries=entries, signature=Signature({name: entry.declared for name, entry in entries.items()})
+    )
+
+
+def _clip_buffers(eager: Eager, job: Job, parallel: Parallel, tp: int) -> None:
+    """Clips states and tables to the heads of a rank."""
+    for name, leaf in [*job.graph.leaves(State), *job.graph.leaves(Const)]:
+        owner, _, last = name.rpartition(".")
+        buffers = eager.module.get_submodule(owner)._buffers
+        for dim, axis in enumerate(leaf.axes):
+            if axis.name in (*HEADS, FFN):
+                start, stop = share(name, axis.name, axis.size, tp, parallel.tp)
+                buffers[last] = buffers[last].narrow(dim, start, stop - start).contiguous()
+
+
+def _track(module: Any, running: list[str]) -> list[Any]:
+    """Hooks that hold the names of the modules whose forward runs, outermost first, in `running`."""
+
+    def hooks_of(name: str, part: Any) -> tuple[Any, Any]:
+        def begin(*_: Any) -> None:
+            running.append(name)
+
+        def end(*_: Any) -> None:
+            running.pop()
+
+        return part.register_forward_pre_hook(begin), part.register_forward_hook(end)
+
+    return [hook for name, part in module.named_modules() for hook in hooks_of(name, part)]
+
+
+def _record(module: Any, count: int, outputs: dict[str, np.ndarray]) -> list[Any]:
+    """Hooks that copy the output of each module that has `count` rows, or the first of several outputs."""
+
+    def hook_of(name: str, part: Any) -> Any:
+        def end(_module: Any, _inputs: Any, output: Any) -> None:
+            first = output[0] if isinstance(output, tuple) and output else output
+            if isinstance(first, Tensor) and first.is_floating_point() and first.ndim > 1 and len(first) == count:
+                outputs[name] = first.float().numpy().copy()
+
+        return part.register_forward_hook(end)
+
+    return [hook_of(name, part) for name, part in module.named_modules() if name]
+
+
+def _failed(number: int, module: str, error: RuntimeError | BringupError) -> BringupError:
+    reason = error.findings[0].message if isinstance(error, BringupError) else str(error).splitlines()[0]
+    message = f"the forward of `{module or 'the graph'}` fails on rank {number}: {reason}"
+    help = "take sizes from tensors, as in `x.unflatten(1, (-1, self.head_dim))`: a rank has fewer heads and channels"
+    return fail("BU711", message, help=help)
