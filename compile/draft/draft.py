@@ -34,14 +34,16 @@ from bringup.system.new_files import new_files
 class Draft:
     """`files` are texts by name. `rules` counts the proved patterns, `open` the tensors without a rule.
 
-    `questions` are those that names and shapes leave open, `hints` the sources of answers; `served` is the built-in
-    family that has the architecture already, '' for none.
+    `questions` are those that names and shapes leave open, `hints` the sources of answers; `absent` states which
+    package may answer more, '' if none does. `served` is the built-in family that has the architecture already, '' for
+    none.
     """
 
     name: str
     files: Mapping[str, str]
     questions: list[Question]
     hints: list[str]
+    absent: str
     rules: int
     open: int
     served: str
@@ -79,6 +81,7 @@ def draft(checkpoint: Checkpoint, name: str | None = None) -> Draft:
     }
     return Draft(
         name=family, files=files, questions=facts.questions, hints=facts.hints.sources,
+        absent=facts.hints.absent if facts.questions else "",
         rules=sum(len(slot.proved[0].rules) for slot in slots if slot.proved),
         open=sum(len(slot.tensors.names) for slot in slots if not slot.proved)
         + sum(len(tensors.names) for tensors in facts.roles.rest),
