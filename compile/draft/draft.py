@@ -126,8 +126,10 @@ def _built(facts: Facts, checkpoint: Checkpoint, text: str) -> tuple[Any, Signat
         module = userfiles.run(file)
         settings = getattr(module, f"{facts.title}Config")
         config, findings = settings.read(checkpoint.config)
-        if stopped := [finding for finding in findings if finding.stops]:
-            raise BringupError(*stopped)
+        present = [key for key, value in checkpoint.config.items() if value is not None]
+        wrong = [each for each in findings if each.stops or (each.code == "BU121" and each.parameter in present)]
+        if wrong:
+            raise BringupError(*wrong)
         dtypes = {info.dtype for info in checkpoint.headers.values()}
         dtype = next((name for name in ("bfloat16", "float16", "float32") if name in dtypes), "float32")
         return config, build_graph(getattr(module, facts.title), config, dtype, GraphOptions()).signature()
