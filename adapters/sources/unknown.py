@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bringup import plugins
 from bringup.adapters.checkpoints.files import too_short, unreadable
+from bringup.adapters.checkpoints.folder_layout import ADAPTER_CONFIG
 from bringup.adapters.sources.sharded_state import refuse_ranks
 from bringup.diagnostics import BringupError, did_you_mean, fail
 from bringup.grouping import some
@@ -50,6 +51,22 @@ def no_weights(folder: Path, ggufs: Sequence[str], failed: Sequence[BringupError
     message = f"no weights in `{folder}`" + (f"; it has {some(other)}, which bringup does not read" if other else "")
     help = "name a folder with .safetensors, .bin or .npy files, or a .gguf or .npz file"
     return plugins.not_found(failed, code="BU201", message=message, help=help)
+
+
+def without_config(source: str, folder: Path | None) -> BringupError:
+    """BU127, with the kind of the folder if its files show one: a bundle or a LoRA in place of a checkpoint."""
+    names = set(_names_in(folder)) if folder else set[str]()
+    message, help = (
+        f"`{source}` has no config.json",
+        "give one with --config FILE, or name a model that has a published one",
+    )
+    if {"manifest.json", "weights.safetensors"} <= names:
+        message += ": it is a bundle, not a checkpoint"
+        help = "name the checkpoint that it was compiled from; `bringup run`, `serve` and `verify` read bundles"
+    elif ADAPTER_CONFIG in names:
+        message += ": it is a LoRA, not a model"
+        help = f"name its base model as the checkpoint; then: bringup lora check {source} --checkpoint BASE"
+    return fail("BU127", message, help=help, file=source)
 
 
 def unknown_source(src: str, path: Path) -> BringupError:
