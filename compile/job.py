@@ -19,8 +19,9 @@ from bringup.adapters.dialects.dialect import dialect_of, family_of, no_dialect
 from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.planning.expected_headers import as_declared, published
 from bringup.adapters.planning.plan import Plan, make_plan
-from bringup.adapters.sources.open_checkpoint import Access, not_there, open_checkpoint
+from bringup.adapters.sources.open_checkpoint import Access, open_checkpoint
 from bringup.adapters.sources.sharded_state import refuse_rank
+from bringup.adapters.sources.unknown import not_there, without_config
 from bringup.arguments import FLOAT_DTYPES, choice, mapping, path
 from bringup.compile.adapter_file import adapter_of, as_stored
 from bringup.compile.auto_dtype import dtype_of
@@ -222,11 +223,8 @@ def _in_dialect(
 
 def _without_config(opened: Checkpoint | None, model: str | None) -> BringupError:
     """BU127, after the findings on the checkpoint."""
-    missing = fail(
-        "BU127",
-        f"`{opened.source if opened else model}` has no config.json",
-        help="give one with --config FILE, or name a model that has a published one",
-    )
+    place = opened.provenance.get("path") if opened else None
+    missing = without_config(f"{opened.source if opened else model}", Path(place) if place else None)
     return BringupError(*(opened.findings if opened else ()), *missing.findings)
 
 

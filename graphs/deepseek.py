@@ -100,7 +100,7 @@ def _check_scale(fields: Fields) -> None:
 
     With `mscale_all_dim`, transformers' DeepseekV3Attention reads the factor itself, and fails if it is null.
     """
-    rope = fields.group("rope_scaling") or fields.group("rope_parameters")
+    rope = fields.group("rope_scaling", stops="") or fields.group("rope_parameters", stops="")
     if rope.get("mscale_all_dim") and "factor" in rope and rope["factor"] is None:
         message = "rope's `factor` is null; with `mscale_all_dim` attention is scaled by it"
         fields.error("BU121", message, "factor", "state the number that the context is stretched by", stops="")

@@ -102,6 +102,12 @@ def refuse_lfs_pointer(path: Path) -> None:
         )
 
 
+def too_short(path: Path) -> str:
+    """Why a file of less than 8 bytes, the shortest start of any format, has no header; "" for a longer one."""
+    size = path.stat().st_size
+    return "" if size >= 8 else f"the file has only {size} bytes" if size else "the file is empty"
+
+
 def truncated(path: Path, wanted: int) -> BringupError:
     """BU208: a header declares more bytes than the file has."""
     size = path.stat().st_size

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bringup.adapters.checkpoints.files import opened, refuse_lfs_pointer, truncated
+from bringup.adapters.checkpoints.files import opened, refuse_lfs_pointer, too_short, truncated
 from bringup.diagnostics import BringupError, fail
 
 MAGIC = b"GGUF"
@@ -166,7 +166,7 @@ def begin(path: Path, prefix: int = 0) -> tuple[Metadata, Cursor, int]:
     refuse_lfs_pointer(path)
     with opened(path) as file:
         if file.read(4) != MAGIC:
-            raise bad_header(path, "it does not begin with `GGUF`")
+            raise bad_header(path, too_short(path) or "it does not begin with `GGUF`")
         file.seek(0)
         data = file.read(prefix) if prefix else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     cursor = Cursor(path, data, 4)

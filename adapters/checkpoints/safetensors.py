@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bringup.adapters.checkpoints.bounded_json import MAX_TEXT, strict_json
-from bringup.adapters.checkpoints.files import opened, refuse_lfs_pointer, truncated
+from bringup.adapters.checkpoints.files import opened, refuse_lfs_pointer, too_short, truncated
 from bringup.diagnostics import BringupError, did_you_mean, fail
 from bringup.shown import short, shown
 from bringup.spec import DTYPES, Shape, TensorInfo
@@ -50,8 +50,7 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
             refuse_lfs_pointer(path)
             if size > 8 and 2 <= length <= MAX_HEADER:
                 raise truncated(path, 8 + length)
-            message = f"a header of {length} bytes" if len(head) == 8 else f"{size} bytes in all"
-            raise _bad_header(path, f"{message} is not possible")
+            raise _bad_header(path, too_short(path) or f"a header of {length} bytes is not possible")
         text = file.read(min(length, MAX_TEXT + 1))
     try:
         header = strict_json(text, finite=True, bulk=True)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from bringup.adapters.checkpoints.files import expect, opened
+from bringup.adapters.checkpoints.files import expect, opened, too_short
 from bringup.diagnostics import BringupError, fail
 from bringup.shown import short
 
@@ -63,7 +63,8 @@ def _directory(path: Path, file: BinaryIO, size: int) -> tuple[int, int, int]:
     data = file.read(tail)
     at = data.rfind(_END)
     if at < 0 or len(data) - at < _END_BYTES:
-        raise damaged(path, "it has no directory at its end; a download or copy that stopped early has none")
+        stopped = "it has no directory at its end; a download or copy that stopped early has none"
+        raise damaged(path, too_short(path) or stopped)
     disk, first, here, count, length, start, _ = struct.unpack_from("<4H2IH", data, at + 4)
     if (disk, first) not in ((0, 0), (_WIDE_COUNT, 0)) or (here != count):
         raise damaged(path, "it is one of several parts")
@@ -184,5 +185,5 @@ def read_member(path: Path, member: Member, limit: int) -> bytes:
 
 def damaged(path: Path, why: str) -> BringupError:
     """BU209 for a file that is not an archive, or not one of torch or numpy."""
-    help = "the file is damaged or was changed by another program: copy or download it again"
+    help = "the file is damaged or was not written by torch.save or numpy.savez: copy or download it again"
     return fail("BU209", f"`{path}` is not a readable zip archive: {why}", help=help, file=str(path))

@@ -10,16 +10,17 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from bringup.adapters.lora.expressions import Unbounded, check, ends, fullmatch
+from bringup.adapters.lora.name_patterns import MOST_FORMS, NamePatterns, is_last
 from bringup.diagnostics import BringupError, Diagnostic, fail
 from bringup.shown import shown
 
 _Words = dict[str, Any]
 LEAST_ALPHA = 1e-30  # beyond this or its inverse, a scale in float32 may become 0 or infinity
-Number = TypeVar("Number", int, float)
 FILE = "adapter_config.json"
 ALL_LINEAR = "all-linear"
 
@@ -59,22 +60,22 @@ class LoraConfig:
     rank: int  # 0: from the tensors
     alpha: float
     rslora: bool = False
-    rank_pattern: Mapping[str, int] = field(default_factory=dict[str, int])
-    alpha_pattern: Mapping[str, float] = field(default_factory=dict[str, float])
-    modules: str | Sequence[str] = ()  # a regular expression, or last sections of names
-    parameters: Sequence[str] = ()
-    excluded: str | Sequence[str] = ()
-    layers: Sequence[int] = ()
+    rank_pattern: NamePatterns = field(default_factory=NamePatterns)
+    alpha_pattern: NamePatterns = field(default_factory=NamePatterns)
+    modules: str | AbstractSet[str] = frozenset()  # a regular expression, or last sections of names
+    parameters: AbstractSet[str] = frozenset()
+    excluded: str | AbstractSet[str] = frozenset()
+    layers: AbstractSet[int] = frozenset()
     layer_names: Sequence[str] = ()
     tied: bool = False  # the LoRA of the embedding is also added to a head that is tied to it
 
     def rank_of(self, name: str) -> int:
         """The rank of a module."""
-        return _by_pattern(self.rank_pattern, name, self.rank)
+        return self.rank_pattern.value(name, self.rank)
 
     def scale_of(self, name: str, rank: int) -> float:
         """The factor on B · A of a module: alpha / r, or alpha / √r if it is rank-stabilised."""
-        alpha = _by_pattern(self.alpha_pattern, name, self.alpha)
+        alpha = self.alpha_pattern.value(name, self.alpha)
         return alpha / math.sqrt(rank) if self.rslora else alpha / rank
 
     def targets_module(self, name: str, *, linear: bool = True) -> bool:
@@ -97,16 +98,8 @@ class LoraConfig:
         return next((numbers[at] for each in patterns for at in sorted(numbers.keys() & ends(each, name))), None)
 
 
-def _by_pattern(patterns: Mapping[str, Number], name: str, default: Number) -> Number:
-    """The value of the first pattern that matches a name or its end; otherwise the value for the name itself."""
-    key = next((key for key in patterns if fullmatch(rf"(.*\.)?({key})$", name)), name)
-    return patterns.get(key, default)
-
-
-def _matches(words: str | Sequence[str], name: str) -> bool:
-    if isinstance(words, str):
-        return fullmatch(words, name)
-    return any(name == word or name.endswith(f".{word}") for word in words)
+def _matches(words: str | AbstractSet[str], name: str) -> bool:
+    return fullmatch(words, name) if isinstance(words, str) else is_last(words, name)
 
 
 def read_lora_config(words: Mapping[str, Any], file: str) -> tuple[LoraConfig, list[Diagnostic]]:
@@ -124,34 +117,41 @@ def read_lora_config(words: Mapping[str, Any], file: str) -> tuple[LoraConfig, l
         rank=words["r"],
         alpha=words["lora_alpha"],
         rslora=bool(words.get("use_rslora")),
-        rank_pattern=words.get("rank_pattern") or {},
-        alpha_pattern=words.get("alpha_pattern") or {},
-        modules=words.get("target_modules") or (),
-        parameters=words.get("target_parameters") or (),
-        excluded=words.get("exclude_modules") or (),
-        layers=_several(words.get("layers_to_transform")),
+        rank_pattern=NamePatterns.of(words.get("rank_pattern") or {}),
+        alpha_pattern=NamePatterns.of(words.get("alpha_pattern") or {}),
+        modules=_names(words.get("target_modules")),
+        parameters=frozenset(_several(words.get("target_parameters"))),
+        excluded=_names(words.get("exclude_modules")),
+        layers=frozenset(_several(words.get("layers_to_transform"))),
         layer_names=_several(words.get("layers_pattern") or None),
         tied=bool(words.get("ensure_weight_tying")),
     )
-    for name, pattern in _expressions(config):
-        try:
-            check(pattern)
-        except (re.error, Unbounded) as error:
-            want = f"a regular expression that can be matched in bounded time ({error})"
-            raise BringupError(_unreadable(file, name, pattern, want)) from None
+    for name, count, expressions in _expressions(config):
+        if count > MOST_FORMS:
+            want = f"at most {MOST_FORMS} expressions, as every module is compared with each"
+            raise BringupError(_unreadable(file, name, words[name], want))
+        for each in expressions:
+            try:
+                check(each)
+            except (re.error, Unbounded) as error:
+                want = f"a regular expression that can be matched in bounded time ({error})"
+                raise BringupError(_unreadable(file, name, each, want)) from None
     return config, findings
 
 
-def _expressions(config: LoraConfig) -> Iterator[tuple[str, str]]:
-    """Each expression, after its key."""
-    listed = {
-        "rank_pattern": config.rank_pattern, "alpha_pattern": config.alpha_pattern, "layers_pattern": config.layer_names
-    }  # fmt: skip
-    for name, expressions in listed.items():
-        yield from ((name, each) for each in expressions)
+def _expressions(config: LoraConfig) -> Iterator[tuple[str, int, Sequence[str]]]:
+    """Each key with expressions: their number, and those that are no names."""
+    for name, patterns in (("rank_pattern", config.rank_pattern), ("alpha_pattern", config.alpha_pattern)):
+        yield name, patterns.forms, [each for _, each in patterns.others]
+    yield "layers_pattern", len(config.layer_names), config.layer_names
     for name, each in (("target_modules", config.modules), ("exclude_modules", config.excluded)):
         if isinstance(each, str):
-            yield name, each
+            yield name, 1, [each]
+
+
+def _names(value: Any) -> Any:
+    """An expression, or the set of the names in a list."""
+    return value if isinstance(value, str) and value else frozenset(value or ())
 
 
 def _several(value: Any) -> tuple[Any, ...]:

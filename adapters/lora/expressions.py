@@ -14,7 +14,9 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-MOST_STEPS = 1_000_000  # for one text: 1 s. 20 letters in 400 names take 1 % of it
+MOST_STEPS = 100_000  # for one text: 0.1 s. An expression that lists 320 names takes 1 % of it
+MOST_LENGTH = 1 << 16  # characters: Python's parser takes 7 µs for each
+MOST_DEPTH = 80  # of nested operations, each of which takes up to three levels of Python's stack
 Places = frozenset[int]
 ops: Any = import_module("re._constants")  # the operations of Python's expression parser, which are not public:
 parser: Any = import_module("re._parser")  # an unknown operation is rejected
@@ -38,6 +40,8 @@ def ends(expression: str, text: str) -> Places:
 @lru_cache(maxsize=256)
 def _tree(expression: str) -> Any:
     """The parse tree of Python's parser. Raises Unbounded, re.error for an invalid expression."""
+    if len(expression) > MOST_LENGTH:
+        raise Unbounded(f"it has {len(expression):,} characters; the limit is {MOST_LENGTH:,}")
     try:
         found = parser.parse(expression)
     except RecursionError:
@@ -62,6 +66,8 @@ class _Matching:
     def sequence(self, items: Iterable[tuple[Any, Any]], places: Places) -> Places:
         """The possible ends of a sequence of items."""
         for operation, argument in items:
+            if not places:
+                break
             self.steps += 1 + len(places)
             if self.steps > MOST_STEPS:
                 raise Unbounded(f"it needs more than {MOST_STEPS:,} steps for `{self.text[:80]}`")
@@ -103,20 +109,22 @@ class _Matching:
             return bool(self.sequence(items, frozenset([at])))
         return at in self.sequence(items, frozenset(range(at + 1)))
 
-    def operations(self, items: Iterable[tuple[Any, Any]]) -> None:
-        """Raises Unbounded for an operation that `step` does not implement."""
+    def operations(self, items: Iterable[tuple[Any, Any]], depth: int = 0) -> None:
+        """Raises Unbounded for an operation that `step` does not implement, and for parts nested too deeply."""
+        if depth > MOST_DEPTH:
+            raise Unbounded("it is nested too deeply")
         for operation, argument in items:
             if operation in _CHARACTERS or operation is ops.AT:
                 continue
             if operation is ops.SUBPATTERN and not argument[1] and not argument[2]:
-                self.operations(argument[3])
+                self.operations(argument[3], depth + 1)
             elif operation is ops.BRANCH:
                 for branch in argument[1]:
-                    self.operations(branch)
+                    self.operations(branch, depth + 1)
             elif operation in (ops.MAX_REPEAT, ops.MIN_REPEAT):
-                self.operations(argument[2])
+                self.operations(argument[2], depth + 1)
             elif operation in (ops.ASSERT, ops.ASSERT_NOT):
-                self.operations(argument[1])
+                self.operations(argument[1], depth + 1)
             else:
                 raise Unbounded(f"it uses {str(operation).lower()}, which bounded matching does not support")
 

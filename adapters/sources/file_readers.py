@@ -149,7 +149,8 @@ class NumpyReader:
             return replace(_numpy_contents(read_np_cache(names)), folder=home)
         if not path.is_dir():
             with opened(path) as file:
-                array = file.read(len(NPY)) == NPY
+                head = file.read(len(NPY))
+            array = head == NPY or (path.name.endswith(END) and not head.startswith(zip_container.MAGIC))
             return _numpy_contents(read_npy(path) if array else read_npz(path))
         refuse_ranks(path)
         names = names_in(path)

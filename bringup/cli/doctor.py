@@ -18,7 +18,9 @@ BROKEN = 3  # exit code: an error of the machine
 def command(as_json: bool) -> int:
     """Show versions, devices, caches and settings, with a fix for each problem.
 
-    Does not import the packages that it lists. Exits with 3 if `bringup compile` and `bringup run` cannot work.
+    Does not import the packages that it lists. Exits with 3 if there is an error: `bringup compile` or `bringup run` is
+    installed and cannot work, or neither is installed. If the packages of `compile` are absent and `run` works, which
+    is so with the extra [llvm] alone, it exits with 0. Warnings do not change the exit code.
     """
     sections = {title: list(facts) for title, facts in _sections()}
     problems = [fact for facts in sections.values() for fact in facts if fact.problem]
@@ -52,7 +54,9 @@ def _sections() -> Iterator[tuple[str, Iterator[Fact]]]:
     from bringup.cli.environment import health, machine
 
     yield "bringup", health.itself()
-    yield "packages", health.packages()
+    found = list(health.packages())
+    yield "features", health.features(found)
+    yield "packages", iter(found)
     yield "devices", machine.devices()
     yield "limits", machine.limits()
     yield "places", health.places()

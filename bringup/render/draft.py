@@ -22,6 +22,7 @@ def draft_text(found: Draft, folder: Path, source: str) -> str:
     if found.served:
         lines.append(f"note: `{found.served}` supports this architecture already")
     lines += [f"hint: {hint}" for hint in found.hints]
+    lines += [f"note: {found.absent}"] if found.absent else []
     for question in found.questions:
         lines += ["", f"? {question.number}. {visible(question.text)}  [{_place(found, question.number)}]"]
         for at, choice in enumerate(question.choices):

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from bringup.compile.bundle.manifest import read_form
+from bringup.compile.bundle.manifest import AGAIN, OtherSchemaError, read_form
 from bringup.diagnostics import BringupError, Diagnostic, fail
 from bringup.graphs.registry import is_registered
 from bringup.progress import Progress, Silent
@@ -198,11 +198,16 @@ def read_manifest(bundle: Path) -> dict[str, Any]:
     """The manifest of a bundle. Raises BU603 if there is none that this version can read."""
     try:
         manifest = read_form(bundle / MANIFEST, SCHEMA)
-    except (ValueError, BringupError) as error:
-        raise _no_bundle(bundle, error.findings[0].message if isinstance(error, BringupError) else error) from error
+    except OtherSchemaError as error:
+        message = f"`{bundle}` was compiled by another version of bringup: {error}"
+        raise fail("BU603", message, help="compile it again, or use it with the version that compiled it") from error
+    except ValueError as error:
+        raise fail("BU603", f"`{bundle}` is not a valid bundle: {error}", help=AGAIN) from error
+    except BringupError as error:
+        raise _no_bundle(bundle, error.findings[0].message) from error
     missing = [name for name in manifest["files"] if not (bundle / name).is_file()]
     if missing:
-        raise fail("BU603", f"`{bundle}` lacks `{missing[0]}`", help="compile it again")
+        raise fail("BU603", f"`{bundle}` lacks `{missing[0]}`", help=AGAIN)
     return manifest
 
 

@@ -15,6 +15,7 @@ from bringup.graphs.core.step import BLOCK
 from bringup.spec import DTYPES
 from bringup.system.os_errors import reason, refused
 
+AGAIN = "copy the bundle again, or compile it again"
 MOST = 1 << 31  # of tokens, blocks and sizes
 KINDS = ("paged", "ring", "sequence", "lora")  # of states
 
@@ -71,11 +72,21 @@ FORM: dict[str, Any] = {
 WORDS = {str: "text", int: "an integer", bool: "true or false", dict: "an object", None: "null"}
 
 
+class OtherSchemaError(ValueError):
+    """A manifest that another version of bringup wrote."""
+
+
 def read_form(path: Path, schema: int) -> dict[str, Any]:
     """A manifest of this schema. Raises ValueError for missing or invalid keys, BU233 for an unreadable file."""
-    manifest = read_json(path, deep=MAX_DEPTH + 1)  # one level more than the config in it
-    if type(manifest.get("schema")) is not int or manifest["schema"] != schema:
-        raise ValueError(f"its manifest has another schema than {schema}")
+    try:
+        manifest = read_json(path, deep=MAX_DEPTH + 1)  # one level more than the config in it
+    except ValueError as error:
+        raise ValueError(f"its manifest is not readable: {error}") from None
+    found = manifest.get("schema")
+    if type(found) is not int:
+        raise ValueError("its manifest has no schema")
+    if found != schema:
+        raise OtherSchemaError(f"its manifest has schema {found:,}, and this version reads {schema}")
     for wrong in chain(_misfits(manifest, FORM, ""), _nonsense(manifest)):
         raise ValueError(f"in its manifest, {wrong}")
     return manifest
@@ -90,7 +101,7 @@ def program_of(bundle: Path) -> Generator[None]:
         if known := refused(error):
             raise known from error
         message = reason(error).partition("\n")[0]
-        help = "compile it again"
+        help = f"a file of it is damaged or of another machine: {AGAIN}"
         raise fail("BU603", f"the program of `{bundle}` cannot be loaded: {message}", help=help) from error
 
 

@@ -34,14 +34,16 @@ from bringup.system.new_files import new_files
 class Draft:
     """`files` are texts by name. `rules` counts the proved patterns, `open` the tensors without a rule.
 
-    `questions` are those that names and shapes leave open, `hints` the sources of answers; `served` is the built-in
-    family that has the architecture already, '' for none.
+    `questions` are those that names and shapes leave open, `hints` the sources of answers; `absent` states which
+    package may answer more, '' if none does. `served` is the built-in family that has the architecture already, '' for
+    none.
     """
 
     name: str
     files: Mapping[str, str]
     questions: list[Question]
     hints: list[str]
+    absent: str
     rules: int
     open: int
     served: str
@@ -79,6 +81,7 @@ def draft(checkpoint: Checkpoint, name: str | None = None) -> Draft:
     }
     return Draft(
         name=family, files=files, questions=facts.questions, hints=facts.hints.sources,
+        absent=facts.hints.absent if facts.questions else "",
         rules=sum(len(slot.proved[0].rules) for slot in slots if slot.proved),
         open=sum(len(slot.tensors.names) for slot in slots if not slot.proved)
         + sum(len(tensors.names) for tensors in facts.roles.rest),
@@ -123,8 +126,10 @@ def _built(facts: Facts, checkpoint: Checkpoint, text: str) -> tuple[Any, Signat
         module = userfiles.run(file)
         settings = getattr(module, f"{facts.title}Config")
         config, findings = settings.read(checkpoint.config)
-        if stopped := [finding for finding in findings if finding.stops]:
-            raise BringupError(*stopped)
+        present = [key for key, value in checkpoint.config.items() if value is not None]
+        wrong = [each for each in findings if each.stops or (each.code == "BU121" and each.parameter in present)]
+        if wrong:
+            raise BringupError(*wrong)
         dtypes = {info.dtype for info in checkpoint.headers.values()}
         dtype = next((name for name in ("bfloat16", "float16", "float32") if name in dtypes), "float32")
         return config, build_graph(getattr(module, facts.title), config, dtype, GraphOptions()).signature()

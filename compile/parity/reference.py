@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.adapters.planning.quantization import quantization_words
 from bringup.compile.bundle.weights_file import write_weights
+from bringup.compile.parity.padding_rows import restore_padding_rows
 from bringup.compile.parity.quantised import Rewritten, dequantising, rewritten_scales, with_floats, without_reference
 from bringup.diagnostics import BringupError, fail
 
@@ -61,6 +62,8 @@ class Reference:
             experts_implementation="eager",
         )
         self.model = with_floats(model, config, getattr(torch, dtype))
+        if restored := restore_padding_rows(self.model, checkpoint):
+            self.name += f", which sets {' and '.join(restored)} to 0: compared with the checkpoint's values"
 
     def logits(self, tokens: list[int]) -> np.ndarray:
         """The logits of every position, float32 [T, V]."""

@@ -14,6 +14,7 @@ from math import isfinite
 from typing import Any, TypeVar, cast
 
 from bringup.diagnostics import Diagnostic, Severity, did_you_mean
+from bringup.graphs.config.key_types import mistyped
 from bringup.graphs.config.tracked import Tracked
 from bringup.graphs.config.unread_keys import unread_keys
 from bringup.shown import shown
@@ -181,12 +182,14 @@ class Fields:
         self.error("BU121", message, key)
         return ()
 
-    def group(self, key: str) -> dict[str, Any]:
-        """The object under a key; empty if the key is absent or null."""
+    def group(self, key: str, *, stops: str | None = None) -> dict[str, Any]:
+        """The object under a key; empty if the key is absent or null. `stops` as in `error`."""
         self.read.add(key)
         value: Any = self.raw.get(key)
         if value is not None and not isinstance(value, dict):
-            self.error("BU121", f"config key `{key}` is {shown(value)}; {self.family} needs an object", key)
+            self.error(
+                "BU121", f"config key `{key}` is {shown(value)}; {self.family} needs an object", key, stops=stops
+            )
             return {}
         return cast("dict[str, Any]", value or {})
 
@@ -265,8 +268,10 @@ class Fields:
         return f"is {'null' if self.raw[key] is None else shown(self.raw[key])}" if key in self.raw else "is missing"
 
     def done(self) -> list[Diagnostic]:
-        """Ends the reading: every finding, and those on keys that were not read."""
-        found = unread_keys(self.raw, self.read, self.allowed, self.family)
+        """Ends the reading: every finding, and those on keys that were not read, or not by a family."""
+        excused = {*self.allowed, *(finding.parameter for finding in self.findings)}
+        unread = unread_keys(self.raw, self.read, self.allowed, self.family)
+        found = [*mistyped(self.raw, excused), *unread]
         self.findings += (replace(f, message=self._in_file(f.message, f.parameter)) for f in found)
         return self.findings
 

@@ -73,7 +73,7 @@ class RopeConfig:
         `rope_scaling` precedes `rope_parameters`, a key in the group precedes the same key outside of it, and
         `rope_type` precedes `type`.
         """
-        older, newer = fields.group("rope_scaling"), fields.group("rope_parameters")
+        older, newer = (fields.group(key, stops="") for key in ("rope_scaling", "rope_parameters"))
         if fields.raw.get("rope_parameters") is None:
             newer = dict(absent)
         elif older and newer and _resolved(older, fields, theta_key) != _resolved(newer, fields, theta_key):

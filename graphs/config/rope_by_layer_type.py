@@ -19,13 +19,15 @@ def ropes_by_layer_type(
     `local_theta` is the default of `rope_local_base_freq`; `rope` are settings of `RopeConfig.from_hf` for both.
     Source: `Gemma3TextConfig.convert_rope_params_to_dict` of transformers 5.23.
     """
-    groups = Fields(fields.group("rope_parameters"), f"{fields.family} rope", at=f"{fields.path('rope_parameters')}.")
-    scaling = fields.group("rope_scaling")
-    full = groups.group("full_attention")
+    groups = Fields(
+        fields.group("rope_parameters", stops=""), f"{fields.family} rope", at=f"{fields.path('rope_parameters')}."
+    )
+    scaling = fields.group("rope_scaling", stops="")
+    full = groups.group("full_attention", stops="")
     if scaling and not full:  # its own type is "default" if `rope_scaling` has only the older key `type`
         full = {"rope_type": "default"}
     full = {**full, **scaling}
-    local = groups.group("sliding_attention")
+    local = groups.group("sliding_attention", stops="")
     fields.findings += groups.done()
     words = {key: value for key, value in fields.raw.items() if key not in ("rope_parameters", "rope_scaling")}
     whole, part = copy(fields), copy(fields)  # they share the findings and the set of read keys

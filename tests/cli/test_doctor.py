@@ -79,6 +79,48 @@ def test_missing_packages_of_one_extra_are_one_problem(bringup: Bringup, monkeyp
     assert text.endswith("\n1 problem\n")
 
 
+def without(monkeypatch: pytest.MonkeyPatch, *absent: str) -> None:
+    real = health.installed
+    monkeypatch.setattr(health, "installed", lambda name: "" if name in absent else real(name))
+
+
+COMPILERS = ("torch-mlir", "iree-base-compiler", "iree-base-runtime")
+OF_COMPILE = (*COMPILERS, "torch", "tokenizers", "jinja2", "gguf")
+
+
+@pytest.mark.parametrize("absent", [OF_COMPILE, COMPILERS])
+def test_with_the_extra_llvm_alone(bringup: Bringup, monkeypatch: pytest.MonkeyPatch, absent: tuple[str, ...]) -> None:
+    """A torch that another program needs does not change the result."""
+    without(monkeypatch, *absent)
+    found = findings_of(bringup, 0)
+    assert (found["ok"], found["problems"]) == (True, [])
+    features = found["features"]
+    assert features["run bundles for cpu"] == features["check, inspect, convert"] == "works"
+    assert features["compile, run other bundles"] == (
+        f"not installed: {', '.join(name for name in ('torch', *COMPILERS) if name in absent)}; "
+        "pip install 'bringup[compile]'"
+    )
+
+
+def test_without_any_extra(bringup: Bringup, monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, *OF_COMPILE, "llvmlite")
+    found = findings_of(bringup, 3)
+    assert found["features"]["check, inspect, convert"] == "works"
+    assert found["features"]["run bundles for cpu"].startswith("not installed: llvmlite; ")
+    assert {problem["severity"] for problem in found["problems"]} == {"error"}
+
+
+def test_a_faulty_runner(bringup: Bringup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the extra [llvm] alone, a wrong version of llvmlite is an error, and one of torch a warning."""
+    real, versions = health.installed, {"llvmlite": "0.40", "torch": "2.0"} | dict.fromkeys(COMPILERS, "")
+    monkeypatch.setattr(health, "installed", lambda name: versions[name] if name in versions else real(name))
+    found = findings_of(bringup, 3)
+    assert {p["message"].partition("`")[2].partition("`")[0]: p["severity"] for p in found["problems"]} == {
+        "llvmlite": "error", "torch": "warning",
+    }  # fmt: skip
+    assert found["features"]["run bundles for cpu"] == "unsure: see llvmlite below"
+
+
 def test_another_version_than_was_tested(bringup: Bringup, monkeypatch: pytest.MonkeyPatch) -> None:
     real = health.installed
     monkeypatch.setattr(health, "installed", lambda name: "2.10.1+cpu" if name == "torch" else real(name))

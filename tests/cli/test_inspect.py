@@ -185,7 +185,7 @@ def test_quantised_weights(bringup: Bringup, tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_read(bringup: Bringup, tmp_path: Path, name: str, code: str, said: str) -> None:
-    (tmp_path / "weights.npz").write_bytes(b"PK")
+    (tmp_path / "weights.npz").write_bytes(b"PK" * 4)
     (tmp_path / "weights.bin").write_bytes(b"PK")
     (tmp_path / "weights.h5").write_bytes(b"\x89HDF")
     (tmp_path / "torn.safetensors").write_bytes(b"nothing")

@@ -79,7 +79,11 @@ def test_the_help_imports_no_command() -> None:
         (ModuleNotFoundError("…", name="llvmlite.binding"), 3, "= help: run: pip install 'bringup[llvm]'\n"),
         (ModuleNotFoundError("…", name="iree.compiler.ir"), 3, "`iree-base-compiler` is not installed"),
         (ImportError("libcudart.so", name="torch._C"), 3, "`torch` cannot be loaded: libcudart.so"),
-        (PermissionError(13, "Permission denied", "/x"), 3, "error[BU901]: permission denied: `/x`"),
+        (
+            PermissionError(13, "Permission denied", "/x"),
+            3,
+            "error[BU901]: permission denied: `/x`\n  = help: this user may not access it",
+        ),
         (ModuleNotFoundError("…", name="bringup.nowhere"), 101, "this is a bug in bringup"),
         (ZeroDivisionError("division by zero"), 101, "ZeroDivisionError: division by zero"),
         (RecursionError("maximum recursion depth exceeded"), 101, "RecursionError: maximum recursion depth exceeded"),

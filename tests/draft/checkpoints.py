@@ -52,3 +52,16 @@ def drafted(source: Path, folder: Path) -> tuple[Draft, Path]:
     found = draft(open_checkpoint(source, headers_only=True))
     write_draft(found, folder)
     return found, folder / f"{found.name}.py"
+
+
+def drafted_with(kind: str, keys: dict[str, Any], folder: Path) -> tuple[Draft, Path, Path]:
+    """The draft of such a checkpoint, its model file, and the checkpoint."""
+    source = save_with(kind, keys, folder / "checkpoint")
+    return *drafted(source, folder / "draft"), source
+
+
+def assert_complete(found: Draft) -> None:
+    """Every tensor has a rule, and questions are about GGUF files and other values of keys only."""
+    texts = [each.text for each in found.questions if not each.text.startswith("GGUF")]
+    assert [text for text in texts if not text.endswith("write what they change")] == []
+    assert found.open == 0

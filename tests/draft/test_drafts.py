@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from importlib.metadata import EntryPoint
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import transformers
 from safetensors.numpy import load_file, save_file
 
 from bringup.adapters import open_checkpoint
 from bringup.compile.draft.draft import Draft, draft, write_draft
+from bringup.compile.draft.facts import hints
 from bringup.compile.draft.facts.hints import Hints
 from bringup.compile.job import open_job
 from bringup.diagnostics import BringupError
@@ -21,6 +24,7 @@ from bringup.graphs import registry
 from bringup.render.draft import draft_text
 from bringup.testing import assert_fits, assert_same_logits
 from tests.draft.checkpoints import save
+from tests.draft.headers import checkpoint, shapes
 
 WHOLE = ("starcoder2", "stablelm", "olmo", "helium", "seed_oss", "olmoe")  # nothing is left to write by hand
 
@@ -212,3 +216,15 @@ def test_no_file_is_replaced(tmp_path: Path) -> None:
     found, _ = drafted(source, tmp_path / "draft")
     with pytest.raises(BringupError, match="BU011"):
         write_draft(found, tmp_path / "draft")
+
+
+def test_a_package_that_may_answer_questions_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers if it is not installed, or a later one if it does not have the model type."""
+    known, unknown = (checkpoint(shapes(), model_type=kind) for kind in ("arcee", "newmodel"))
+    assert "note:" not in draft_text(draft(known), Path("out"), "source")
+    text = draft_text(draft(unknown), Path("out"), "source")
+    assert f"note: transformers {transformers.__version__} does not have `newmodel`: if a later version has" in text
+    monkeypatch.setattr(hints, "find_spec", lambda name: None if name == "transformers" else find_spec(name))
+    text = draft_text(draft(known), Path("out"), "source")
+    assert "note: transformers is not installed: if it has `arcee`, its code answers most questions; " in text
+    assert "pip install 'bringup[verify]'" in text

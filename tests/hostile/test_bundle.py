@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import bringup
-from bringup.compile.bundle.folder import read_manifest
+from bringup.cli.main import cli
+from bringup.compile.bundle.folder import SCHEMA, read_manifest
 from bringup.compile.bundle.manifest import FORM
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import build
@@ -144,6 +146,41 @@ SENSELESS: dict[str, Callable[[dict[str, Any]], object]] = {
 def test_manifests_without_sense(bundle: Path, name: str) -> None:
     respelled(bundle, SENSELESS[name])
     assert refused(bundle) == "BU603"
+
+
+MESSAGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "older": (lambda m: m.update(schema=SCHEMA - 1), f"another version .*schema {SCHEMA - 1}, .* reads {SCHEMA}"),
+    "newer": (lambda m: m.update(schema=SCHEMA + 1), "by another version of bringup"),
+    "no schema": (lambda m: m.pop("schema"), "its manifest has no schema"),
+}
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_bundles_of_another_version(bundle: Path, name: str) -> None:
+    change, message = MESSAGES[name]
+    respelled(bundle, change)
+    with pytest.raises(BringupError, match=message) as caught:
+        read_manifest(bundle)
+    assert "compile it again" in caught.value.findings[0].help
+
+
+def test_a_manifest_that_was_cut(bundle: Path) -> None:
+    file = bundle / "manifest.json"
+    file.write_bytes(file.read_bytes()[:500])
+    with pytest.raises(BringupError, match=r"BU603.* its manifest is not readable: "):
+        read_manifest(bundle)
+
+
+def test_a_bundle_or_a_lora_in_place_of_a_checkpoint(bundle: Path, tmp_path: Path) -> None:
+    with pytest.raises(BringupError, match=r"BU127.* it is a bundle, not a checkpoint"):
+        open_job(None, bundle)
+    (tmp_path / "lora").mkdir()
+    (tmp_path / "lora" / "adapter_config.json").write_text("{}")
+    (tmp_path / "lora" / "adapter_model.safetensors").write_bytes(framed({}))
+    with pytest.raises(BringupError, match=r"BU127.* it is a LoRA, not a model"):
+        open_job(None, tmp_path / "lora")
+    result = CliRunner().invoke(cli, ["check", str(bundle)])
+    assert (result.exit_code, "is a bundle, not a model" in result.output) == (2, True)
 
 
 def test_manifests_that_are_no_files(bundle: Path) -> None:

@@ -239,6 +239,28 @@ def test_formats_that_are_not_read(tmp_path: Path, suffix: str) -> None:
     assert refused(tmp_path) == "BU201"
 
 
+SHORT = {
+    ".gguf": ("BU221", "GGUF header"), ".safetensors": ("BU211", "safetensors header"), ".npy": ("BU210", "numpy"),
+    ".npz": ("BU209", "zip archive"), ".bin": ("BU203", "state dict"), ".pth": ("BU203", "state dict"),
+    ".ckpt": ("BU205", "not a file of weights"), "": ("BU205", "not a file of weights"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("data", [b"", b"GGU"])
+@pytest.mark.parametrize("suffix", SHORT)
+def test_files_that_end_before_any_header(tmp_path: Path, suffix: str, data: bytes) -> None:
+    """The error is that of the format which the name claims."""
+    file = tmp_path / f"x{suffix}"
+    file.write_bytes(data)
+    code, form = SHORT[suffix]
+    with pytest.raises(BringupError) as caught:
+        open_checkpoint(str(file))
+    (finding,) = caught.value.findings
+    assert (finding.code, finding.file) == (code, str(file))
+    assert form in finding.message
+    assert finding.message.endswith("the file has only 3 bytes" if data else "the file is empty")
+
+
 @pytest.mark.slow
 def test_index_bombs(tmp_path: Path) -> None:
     """A million entries in one file; as many files as tensors, 100,000 which takes 5 µs for each."""

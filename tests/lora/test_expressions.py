@@ -8,9 +8,11 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from peft.utils.other import get_pattern_key
 
 from bringup.adapters.lora import expressions
-from bringup.adapters.lora.expressions import Unbounded, check, ends, fullmatch
+from bringup.adapters.lora.expressions import MOST_LENGTH, Unbounded, check, ends, fullmatch
+from bringup.adapters.lora.name_patterns import NamePatterns, is_last
 
 ATOMS = st.sampled_from([
     "a", "b", ".", r"\.", r"\d", r"\W", "[ab]", "[^a]", "[0-9_]", r"\b", "^", "$", "(?=a)", "(?!b)", "(?<=a)", "",
@@ -44,7 +46,19 @@ def test_what_takes_python_years_is_found_at_once(expression):
     assert time.process_time() - began < 5
 
 
-@pytest.mark.parametrize("expression", [r"(a)\1", "(?i)a", "(?i:a)", "(?>a)", "a*+", "(" * 5000 + ")" * 5000])
+@pytest.mark.parametrize(
+    "expression",
+    [
+        r"(a)\1",
+        "(?i)a",
+        "(?i:a)",
+        "(?>a)",
+        "a*+",
+        "(" * 5000 + ")" * 5000,
+        "(" * 400 + "a*" + ")*" * 400,
+        "a?" * 500_000,
+    ],
+)
 def test_what_has_no_bounded_matching_is_refused(expression):
     with pytest.raises(Unbounded):
         check(expression)
@@ -54,3 +68,42 @@ def test_steps_are_counted(monkeypatch):
     monkeypatch.setattr(expressions, "MOST_STEPS", 10_000)
     with pytest.raises(Unbounded, match="more than 10,000 steps"):
         fullmatch("(" * 12 + "a*" + ")*" * 12 + "b", "a" * 200)
+
+
+def test_the_longest_and_deepest_expressions():
+    deep, long = "(" * 39 + "a*" + ")*" * 39, "a" * MOST_LENGTH
+    for expression in (deep, long):
+        check(expression)
+    assert fullmatch(deep, "aaa")
+    for expression in (f"(({deep})*)*", f"{long}a"):
+        with pytest.raises(Unbounded):
+            check(expression)
+
+
+KEYS = st.one_of(
+    EXPRESSIONS,
+    st.text(alphabet="ab.1_", max_size=4),
+    st.text(alphabet="ab.", max_size=3).map("^{}".format),
+    st.lists(st.sampled_from(["a", "b", r"\.", "."]), max_size=3).map("".join),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(keys=st.lists(KEYS, max_size=5, unique=True), text=st.text(alphabet="ab.1_", max_size=7))
+def test_the_first_pattern_that_matches_is_that_of_peft(keys, text):
+    values = {key: at + 1 for at, key in enumerate(keys)}
+    expected = values.get(get_pattern_key(keys, text), 0)
+    assert NamePatterns.of(values).value(text, 0) == expected
+
+
+def test_entries_for_each_module_are_found_by_lookup():
+    """5,000 x 400 comparisons would take a minute."""
+    names = [f"model.layers.{layer}.mlp.experts.{expert}.w{part}" for layer in range(10) for expert in range(250)
+             for part in (1, 2)]  # fmt: skip
+    patterns = NamePatterns.of({name: at + 1 for at, name in enumerate(names)})
+    began = time.process_time()
+    assert [patterns.value(f"base.{name}", 0) for name in names[:400]] == [*range(1, 401)]
+    assert all(is_last(frozenset(names), f"base.{name}") for name in names)
+    assert time.process_time() - began < 5
+    assert patterns.forms < 20
+    assert NamePatterns.of({f"({name})": 1 for name in names}).forms == len(names)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from bringup.adapters.checkpoints.bounded_json import MAX_TEXT, strict_value
-from bringup.adapters.checkpoints.files import entries, opened
+from bringup.adapters.checkpoints.files import entries, opened, too_short
 from bringup.adapters.checkpoints.numpy_files.npy_header import (
     MAX_HEADER,
     PREFIX,
@@ -61,6 +61,8 @@ def read_npy(path: Path) -> Arrays:
     with opened(path) as file:
         head, size = file.read(_HEAD), file.seek(0, os.SEEK_END)
     name = path.name.removesuffix(END)
+    if why := too_short(path):
+        raise bad(path, name, f"has no header of numpy: {why}")
     _add(found, *located(path, name, parse_header(path, name, head), 0, size))
     return found
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from bringup.adapters.checkpoints.files import opened, refuse_lfs_pointer
+from bringup.adapters.checkpoints.files import opened, refuse_lfs_pointer, too_short
 from bringup.adapters.checkpoints.stored import Stored, extent, is_row_major
 from bringup.adapters.checkpoints.torch_files.objects import DTYPE_NAMES, NAMES, Storage, Tensor, storage_of
 from bringup.adapters.checkpoints.torch_files.pickle_bytes import PickleError
@@ -82,7 +82,7 @@ def read_torch(path: Path) -> TorchFile:
             help=f"do not load this file unless you trust who wrote it; {STATE}",
             file=str(path),
         ) from None
-    raise _bad(path, "it begins neither as the zip layout nor as the legacy one")
+    raise _bad(path, too_short(path) or "it begins neither as the zip layout nor as the legacy one")
 
 
 def _zip(path: Path) -> TorchFile:

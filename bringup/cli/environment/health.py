@@ -8,17 +8,18 @@ import platform
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import requires
 from importlib.util import find_spec
 from pathlib import Path
 
 from bringup import __version__
-from bringup.cli.environment.packages import PACKAGES, Package, installed
+from bringup.cli.environment.packages import COMPILERS, FEATURES, PACKAGES, Package, installed
 from bringup.render.words import size
 
 MAIN_JOB, SIDE_FEATURE = "error", "warning"  # a problem that stops compile and run; or another feature
+RUNNER = "llvmlite"  # all that `run` needs for a bundle for `cpu`, besides the packages of bringup itself
 MISSING = " is not installed"  # the end of the message on a package
 ROOM = 5e9  # bytes: a model of a few billion parameters and its bundle
 _MOST_FILES = 20_000  # of a cache whose size is printed
@@ -26,13 +27,14 @@ _MOST_FILES = 20_000  # of a cache whose size is printed
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One line; with a problem, its fix and its severity."""
+    """One line; with a problem, its fix and its severity. `absent` is a package that is not installed."""
 
     name: str
     value: str
     problem: str = ""
     fix: str = ""
     weight: str = SIDE_FEATURE
+    absent: bool = False
 
     def as_json(self) -> dict[str, str]:
         return {"severity": self.weight, "message": self.problem, "fix": self.fix}
@@ -58,20 +60,42 @@ def itself() -> Iterator[Fact]:
 
 
 def packages() -> Iterator[Fact]:
-    """Versions, without importing anything."""
-    tested = _tested()
+    """Versions, without importing anything.
+
+    A problem is an error if it stops `compile` or `run`, whichever of them is installed. If only the packages of `run`
+    are, those of `compile` are not missing; if neither is installed, all of them are.
+    """
+    tested, runs = _tested(), bool(installed(RUNNER))
+    compiles = any(map(installed, COMPILERS)) or not runs
     for package in PACKAGES:
         found, wanted = installed(package.name), tested.get(_canonical(package.name), "")
-        weight = MAIN_JOB if package.extra in ("", "compile") and not package.optional else SIDE_FEATURE
+        main = package.extra == "" or package.name == RUNNER or (package.extra == "compile" and compiles)
+        weight = MAIN_JOB if main else SIDE_FEATURE
         if not found:
-            message = "" if package.optional else f"`{package.name}`{MISSING}"
-            yield Fact(package.name, f"missing; {package.install}", message, package.install, weight)
+            message = f"`{package.name}`{MISSING}" if main else ""
+            value = f"missing; {package.install}"
+            yield Fact(package.name, value, message, package.install, weight, absent=True)
         elif not _is_there(package):
             fix = f"pip install --force-reinstall '{package.name}=={found}'"
             yield Fact(package.name, found, f"`{package.name}` is installed, but its files are gone", fix, weight)
         else:
             wrong = "" if _fits(found, wanted) else f"`{package.name}` is {found}; bringup is tested with {wanted}"
             yield Fact(package.name, found, wrong, f"pip install '{package.name}{wanted}'", weight)
+
+
+def features(facts: Iterable[Fact]) -> Iterator[Fact]:
+    """What works and what does not, from the facts of the packages."""
+    by_name = {fact.name: fact for fact in facts}
+    of_bringup = [package.name for package in PACKAGES if not package.extra]
+    commands = {package.name: package.install for package in PACKAGES}
+    for feature, names in FEATURES.items():
+        missing = [name for name in (*of_bringup, *names) if by_name[name].absent]
+        faulty = [name for name in (*of_bringup, *names) if by_name[name].problem and name not in missing]
+        if missing:
+            fixes = dict.fromkeys(commands[name] for name in missing)
+            yield Fact(feature, f"not installed: {', '.join(missing)}; {' && '.join(fixes)}")
+        else:
+            yield Fact(feature, f"unsure: see {', '.join(faulty)} below" if faulty else "works")
 
 
 def _is_there(package: Package) -> bool:

@@ -53,6 +53,27 @@ PACKAGES = (
     Package("prometheus-client", "prometheus_client", "serve", optional=True),
 )
 
+# What commands do, and the packages of each; everything also needs those of bringup itself.
+FEATURES = {
+    "check, inspect, convert": (),
+    "run bundles for cpu": ("llvmlite",),
+    "compile, run other bundles": (
+        "torch",
+        "llvmlite",
+        "torch-mlir",
+        "iree-base-compiler",
+        "iree-base-runtime",
+    ),
+    "text and chats as prompts": ("tokenizers", "jinja2"),
+    "GGUF tokenizers": ("tokenizers", "gguf"),
+    "compile for GPUs": ("torch", "triton"),
+    "verify with transformers": ("torch", "transformers", "accelerate"),
+    "serve": ("starlette", "uvicorn", "prometheus-client"),
+    "downloads from the hub": ("huggingface_hub",),
+}
+# Of the packages of `compile`, those that nobody installs for another purpose.
+COMPILERS = ("torch-mlir", "iree-base-compiler", "iree-base-runtime")
+
 
 def needed(module: str) -> Package | None:
     """The package that provides a module or its parent package."""

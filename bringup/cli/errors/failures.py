@@ -108,7 +108,9 @@ def _of_the_machine(error: Exception) -> BringupError | None:
         return BringupError(Diagnostic(code="BU922", message=message, help=f"run: {package.smallest}"))
     if isinstance(error, OSError) and error.strerror:
         place = f": `{error.filename}`" if error.filename else ""
-        return BringupError(Diagnostic(code="BU901", message=f"{reason(error)}{place}"))
+        denied = isinstance(error, PermissionError)
+        help = "this user may not access it: change its permissions, or name another path" if denied else ""
+        return BringupError(Diagnostic(code="BU901", message=f"{reason(error)}{place}", help=help))
     return None
 
 

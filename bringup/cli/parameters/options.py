@@ -107,6 +107,7 @@ def job_options(command: Command) -> Command:
 def open_named(named: Named, *, headers_only: bool = False) -> Job:
     """The job that the options describe; `headers_only` for a remote checkpoint. Raises BU023 without a model."""
     from bringup.adapters.sources.open_checkpoint import Access
+    from bringup.compile.bundle.folder import bundle_of
     from bringup.compile.job import open_job
     from bringup.graphs.core.options import GraphOptions
     from bringup.graphs.registry import is_registered
@@ -116,6 +117,9 @@ def open_named(named: Named, *, headers_only: bool = False) -> Job:
         help = "give a MODEL (`bringup models` lists them), or --checkpoint SRC"
         raise fail("BU023", "neither a model nor a checkpoint is named", help=help)
     if model and not source and _is_source(model) and not is_registered(model):
+        if bundle_of(model):
+            help = "name the model, or the --checkpoint, that it was compiled from"
+            raise fail("BU023", f"`{model}` is a bundle, not a model", help=help)
         raise fail("BU023", f"`{model}` is a checkpoint, not a model", help=f"write --checkpoint {model}")
     return open_job(
         model,

@@ -33,7 +33,7 @@ class Hints:
     q, k and v are read head by head, or key head by key head with the queries of each. `resolved`: the config with the
     keys that transformers' class adds. `aliases`: config keys by the names that the code has for them. `meaning`: what
     the modelling code computes, None if unknown. `inert`: keys that nothing reads. `sources`: the origin of each, for
-    people."""
+    people. `absent`: why transformers gave none, and what to install; "" if it did."""
 
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
     roles: dict[str, str] = field(default_factory=dict[str, str])
@@ -50,6 +50,7 @@ class Hints:
     meaning: Meaning | None = None
     inert: frozenset[str] = frozenset()
     sources: list[str] = field(default_factory=list[str])
+    absent: str = ""
 
 
 def hints_of(raw: Mapping[str, Any], architecture: str) -> Hints:
@@ -64,10 +65,13 @@ def hints_of(raw: Mapping[str, Any], architecture: str) -> Hints:
 
 def _from_transformers(hints: Hints, model_type: str, raw: Mapping[str, Any], architecture: str) -> None:
     if find_spec("transformers") is None:
+        hints.absent = _absent("transformers is not installed", "it", model_type, "'bringup[verify]'")
         return
-    from transformers import CONFIG_MAPPING
+    from transformers import CONFIG_MAPPING, __version__
 
     if model_type not in CONFIG_MAPPING:
+        state = f"transformers {__version__} does not have `{model_type}`"
+        hints.absent = _absent(state, "a later version", model_type, "--upgrade transformers")
         return
     kind = cast("Any", CONFIG_MAPPING[model_type])
     logging.disable(logging.WARNING)  # warnings on inconsistent defaults
@@ -81,6 +85,13 @@ def _from_transformers(hints: Hints, model_type: str, raw: Mapping[str, Any], ar
     _read_modelling(hints, model_type)
     _read_meaning(hints, model_type, raw, architecture, kind)
     _read_conversions(hints, model_type)
+
+
+def _absent(state: str, source: str, model_type: str, package: str) -> str:
+    return (
+        f"{state}: if {source} has `{model_type}`, its code answers most questions; pip install {package}, "
+        "and draft again with another -o"
+    )
 
 
 def _resolved(kind: Any, raw: Mapping[str, Any]) -> dict[str, Any]:
