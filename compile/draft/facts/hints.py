@@ -16,9 +16,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
-from bringup.compile.draft.modelling.inert import inert_keys, rejections
+from bringup.compile.draft.modelling.inert import alone_in, inert_keys, rejections
 from bringup.compile.draft.modelling.meaning import meaning_of
 from bringup.compile.draft.modelling.parts import modelling_file, parts_of
+from bringup.compile.draft.modelling.settled import settled_keys
 from bringup.compile.draft.modelling.stated import Meaning
 
 NO_WORDS: Mapping[str, Any] = {}
@@ -32,7 +33,8 @@ class Hints:
     code has it as a number. `rope`: whether there is rope. `by_head`, `by_group`: whether the rows of one tensor of
     q, k and v are read head by head, or key head by key head with the queries of each. `resolved`: the config with the
     keys that transformers' class adds. `aliases`: config keys by the names that the code has for them. `meaning`: what
-    the modelling code computes, None if unknown. `inert`: keys that nothing reads. `sources`: the origin of each, for
+    the modelling code computes, None if unknown. `inert`: keys that nothing reads. `settled`: those that only
+    choose statements, or the shapes of tensors. `sources`: the origin of each, for
     people."""
 
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -49,6 +51,7 @@ class Hints:
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
     meaning: Meaning | None = None
     inert: frozenset[str] = frozenset()
+    settled: frozenset[str] = frozenset()
     sources: list[str] = field(default_factory=list[str])
 
 
@@ -78,7 +81,7 @@ def _from_transformers(hints: Hints, model_type: str, raw: Mapping[str, Any], ar
     finally:
         logging.disable(logging.NOTSET)
     hints.sources.append(f"transformers' {kind.__name__}: what absent keys mean")
-    _read_modelling(hints, model_type)
+    _read_modelling(hints, model_type, architecture)
     _read_meaning(hints, model_type, raw, architecture, kind)
     _read_conversions(hints, model_type)
 
@@ -93,18 +96,22 @@ def _resolved(kind: Any, raw: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_meaning(hints: Hints, model_type: str, raw: Mapping[str, Any], architecture: str, kind: Any) -> None:
     """What the classes of the architecture compute for this config, and the keys that have no effect."""
-    file = modelling_file(model_type)
-    parts = parts_of(file, architecture, hints.resolved) if file is not None and hints.resolved else {}
+    file = modelling_file(model_type, architecture)
+    values = dict(hints.resolved)
+    values |= {name: values[key] for name, key in hints.aliases.items() if key in values}
+    parts = parts_of(file, architecture, values) if file is not None and hints.resolved else {}
     if file is None or not parts:
         return
     hints.meaning = meaning_of(parts)
-    hints.inert = inert_keys(kind, raw, file)
+    hints.eps = hints.meaning.eps if hints.eps is None else hints.eps
+    settled = {hints.aliases.get(key, key) for key in settled_keys(parts, values)}
+    hints.inert, hints.settled = inert_keys(kind, raw, file), settled & alone_in(kind, raw, file)
     hints.sources.append(f"transformers' {file.name}: the statements of {architecture}")
 
 
-def _read_modelling(hints: Hints, model_type: str) -> None:
+def _read_modelling(hints: Hints, model_type: str, architecture: str) -> None:
     """Facts that no shape shows, from the text of transformers' modelling file."""
-    file = modelling_file(model_type)
+    file = modelling_file(model_type, architecture)
     if file is None:
         return
     text = file.read_text("utf-8")
@@ -135,7 +142,8 @@ def _pairs(text: str) -> bool | None:
     """Whether rope rotates adjacent channels, by the function that rotates; None if it is not known."""
     if "torch.chunk(x, 2, dim=-1)" in text and "first_half * cos - second_half * sin" in text:
         return False
-    return re.search(r"x\[\.\.\., 0?::2\]", text) is not None if "rotate_half" in text else None
+    named = "rotate_half" in text or "rotate_every_two" in text
+    return re.search(r"x\[(\.\.\.|:, :, :), 0?::2\]", text) is not None if named else None
 
 
 def _norms(text: str) -> tuple[str | None, float | None]:

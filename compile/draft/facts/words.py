@@ -13,6 +13,7 @@ SIZES: Mapping[str, tuple[str, ...]] = {
     "intermediate_size": ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim"),
     "vocab_size": ("vocab_size", "padded_vocab_size"),
 }
+POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 MULTI_QUERY = ("multi_query",)  # true: one key head, whatever another key states
 PARALLEL = ("parallel_attn", "use_parallel_residual", "parallel_residual")  # true: the MLP reads what attention reads
 HEAD_DIM = ("head_dim", "head_size", "kv_channels", "d_head")

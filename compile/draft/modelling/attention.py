@@ -10,6 +10,7 @@ from bringup.compile.draft.modelling.stated import Meaning
 
 SCALE_OF_SIZE = re.compile(r"self\.head_(dim|size) \*\* \(?-0\.5\)?|1(\.0)? / math\.sqrt\(self\.head_(dim|size)\)")
 CLIP = re.compile(r"(query|key|value)_states\.clamp_\(min=-config\.(\w+), max=config\.\2\)")
+EARLY = re.compile(r"(\w+) = self\.\w*q\w*\(\w+\) \* self\.(\w+)")
 QUERY_NORM = re.compile(r"self\.(q|k|query|key)_(norm|layernorm)\(")
 HALVES = ["x1 = x[..., :x.shape[-1] // 2]", "x2 = x[..., x.shape[-1] // 2:]"]
 BACK = [*HALVES, "return torch.cat((x2, -x1), dim=-1)"]  # rotates by minus the angle
@@ -30,6 +31,8 @@ def attention_of(rest: list[str], part: Part, meaning: Meaning) -> Iterator[str]
     call = next((text for text in part.statements if "attention_interface(" in text and "scaling=" in text), "")
     if stated := re.search(r"scaling=(?:self\.)?([\w.]+)", call):
         scale = part.attributes.get(stated[1], stated[1])
+        if _number(scale) == 1 and (early := _early_scale(part)):
+            scale, rest = early[0], [text for text in rest if text != early[1]]
         if match := re.fullmatch(r"config\.(\w+)(?P<root> \*\* \(?-0\.5\)?)?", scale):
             meaning.factors["scores root" if match["root"] else "scores"] = match[1]
         elif not SCALE_OF_SIZE.fullmatch(scale):
@@ -50,6 +53,19 @@ def attention_of(rest: list[str], part: Part, meaning: Meaning) -> Iterator[str]
         meaning.rope_in = layers or meaning.rope_in
         if not capped and not layers and not (clipped and CLIP.fullmatch(text)) and not _position(text, part, meaning):
             yield text
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _early_scale(part: Part) -> tuple[str, str] | None:
+    """The scale that multiplies the projected queries instead of the scores, and the statement; None without one."""
+    found = [match for text in part.statements if (match := EARLY.fullmatch(text))]
+    return (part.attributes.get(found[0][2], ""), found[0][0]) if len(found) == 1 else None
 
 
 def _clip(part: Part, turned: int | None) -> str:

@@ -26,8 +26,14 @@ def rejections() -> tuple[type[BaseException], ...]:
 def inert_keys(kind: Any, raw: Mapping[str, Any], modelling: Path) -> frozenset[str]:
     """The keys whose name occurs neither in the modelling file nor in those that all families share, and whose value
     `kind`, the configuration class, can change without a change of any other key."""
+    words = {word for word in re.findall(r"\w+", modelling.read_text("utf-8"))}
+    return frozenset(key for key in alone_in(kind, raw, modelling) if key not in words)
+
+
+def alone_in(kind: Any, raw: Mapping[str, Any], modelling: Path) -> frozenset[str]:
+    """The keys that the files of all families do not have, and that change no other key of the config."""
     package = modelling.parents[2]
-    files = [modelling, *(file for name in SHARED if (file := package / name).is_file())]
+    files = [file for name in SHARED if (file := package / name).is_file()]
     words = {word for file in files for word in re.findall(r"\w+", file.read_text("utf-8"))}
     try:
         plain = kind(**raw).to_dict()

@@ -21,7 +21,7 @@ def latent_parts(parts: Mapping[str, Part]) -> frozenset[str]:
 
 
 def _same(part: Part, other: Part) -> bool:
-    return part.every == other.every and part.attributes == other.attributes
+    return part.every == other.every and part.of_any_config == other.of_any_config
 
 
 @cache
