@@ -19,7 +19,8 @@ from tests.draft.checkpoints import drafted
 from tests.models import parity
 
 GPT: dict[str, Any] = {
-    "vocab_size": 131, "n_embd": 48, "n_layer": 2, "n_head": 6, "n_positions": 256, "bos_token_id": 0, "eos_token_id": 2,
+    "vocab_size": 131, "n_embd": 48, "n_layer": 2, "n_head": 6, "n_positions": 256, "bos_token_id": 0,
+    "eos_token_id": 2,
 }  # fmt: skip
 OPT: dict[str, Any] = {
     "vocab_size": 131, "hidden_size": 48, "ffn_dim": 80, "num_hidden_layers": 2, "num_attention_heads": 6,
@@ -63,7 +64,7 @@ def test_logits(name: str, tmp_path: Path) -> None:
 
 
 def test_another_value_is_rejected(tmp_path: Path) -> None:
-    found, model, source = drafted_case("inputs first, keys of GPT-2", tmp_path)
+    _, model, source = drafted_case("inputs first, keys of GPT-2", tmp_path)
     raw = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps(raw | {"scale_attn_weights": False}))
     with pytest.raises(pytest.fail.Exception, match="scale_attn_weights"):
@@ -127,7 +128,8 @@ def read(folder: Path, statement: str, call: str = "config, layer_idx=0", **keys
         ("unused = hidden_states\n        if unused is not None:\n            hidden_states = unused * 7", "config", {},
          {"extra"}, ["7"]),
         ("hidden_states = hidden_states * self.factor", "config", {}, {"extra"}, ["config.factor"]),
-        ("if self.factor > 1:\n            hidden_states = hidden_states * 7", "config", {}, {"extra", "factor"}, ["7"]),
+        ("if self.factor > 1:\n            hidden_states = hidden_states * 7", "config", {},
+         {"extra", "factor"}, ["7"]),
         ("if self.factor < 1:\n            hidden_states = hidden_states * 7", "config", {}, {"extra", "factor"}, []),
         ("hidden_states = hidden_states * getattr(config, 'extra', 1)", "config", {}, set(), ["getattr"]),
         ("if self.factor > 1 and self.other.factor:\n            pass", "config", {}, {"extra"}, ["other"]),

@@ -42,6 +42,8 @@ def slots_of(facts: Facts) -> Iterator[Slot]:
         for tensors in (found[key] for key in ((role, "weight"), (role, "bias")) if key in found):
             target = PARAMETERS[role].format(p=tensors.p, L="{L}")
             yield _rotated(facts, tensors, target, role) if role in "qk" else matrix(tensors, target)
+    for tensors in (found[key] for key in (("o_gate", "weight"), ("o_gate", "bias")) if key in found):
+        yield matrix(tensors, PARAMETERS["o_gate"].format(p=tensors.p, L="{L}"))
     for key in (("qkv", "weight"), ("qkv", "bias")):
         if key in found:
             yield _qkv(facts, found[key])

@@ -58,6 +58,7 @@ class Sizes:
             **{role: list[Shape]() for role in LATENT},
             "q_norm": [(self.d,), (heads,), (self.h, self.d)], "k_norm": [(self.d,), (keys,), (self.g, self.d)],
             "o_norm": [(heads,)], "mlp_norm": [(self.f,)], "sinks": [(self.h,)],
+            "o_gate": [(heads, m), (self.h, m)],
         }.get(role, [(m,)])  # fmt: skip
 
 

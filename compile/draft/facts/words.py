@@ -44,6 +44,7 @@ ATTENTION: Mapping[str, tuple[str, ...]] = {
     "o_norm": ("attn_sub_norm",),
     **{role: (role,) for role in LATENT},
     "sinks": ("sinks",),
+    "o_gate": ("gate_proj", "g_proj"),
 }
 MLP: Mapping[str, tuple[str, ...]] = {
     "gate": ("gate_proj", "w1", "c_fc_0", "linear_gate"),
@@ -103,6 +104,7 @@ PARAMETERS: Mapping[str, str] = {
     **{role: f"model.layers.{{L}}.self_attn.{role}.{{p}}" for role in ("q_norm", "k_norm", "o_norm")},
     **{role: f"model.layers.{{L}}.self_attn.{role}.{{p}}" for role in LATENT},
     "sinks": "model.layers.{L}.self_attn.sinks",
+    "o_gate": "model.layers.{L}.self_attn.gate_proj.{p}",
     "mlp_norm": "model.layers.{L}.mlp.norm.{p}",
     **{role: f"model.layers.{{L}}.mlp.{role}_proj.{{p}}" for role in ("gate", "up", "down")},
     "router": "model.layers.{L}.mlp.gate.{p}",

@@ -10,9 +10,11 @@ from bringup.compile.draft.modelling.stated import Meaning
 
 SCALE_OF_SIZE = re.compile(r"self\.head_(dim|size) \*\* \(?-0\.5\)?|1(\.0)? / math\.sqrt\(self\.head_(dim|size)\)")
 CLIP = re.compile(r"(query|key|value)_states\.clamp_\(min=-config\.(\w+), max=config\.\2\)")
+GATED = re.compile(r"(\w+) = \(?\1 \* torch\.sigmoid\((?:(\w+)|self\.(\w+)\(hidden_states\))(?:\.float\(\))?\).*")
 EARLY = re.compile(r"(\w+) = self\.\w*q\w*\(\w+\) \* self\.(\w+)")
 QUERY_NORM = re.compile(r"self\.(q|k|query|key)_(norm|layernorm)\(")
 HALVES = ["x1 = x[..., :x.shape[-1] // 2]", "x2 = x[..., x.shape[-1] // 2:]"]
+LOCAL = "config.layer_types[layer_idx] == 'sliding_attention'"
 BACK = [*HALVES, "return torch.cat((x2, -x1), dim=-1)"]  # rotates by minus the angle
 # Queries are multiplied by a number that grows with the position (Llama 4).
 BY_POSITION = [
@@ -47,9 +49,13 @@ def attention_of(rest: list[str], part: Part, meaning: Meaning) -> Iterator[str]
         meaning.late_norms |= any(QUERY_NORM.search(text) for text in after)
     clipped = _clip(part, turned)
     meaning.clip = clipped or meaning.clip
+    gate, gated = _gate(part, call)
+    meaning.gate = gate or meaning.gate
     for text in rest:
+        if text == gated:
+            continue
         capped = part.name == "eager_attention_forward" and ("softcap" in text or "torch.tanh(attn_weights)" in text)
-        layers = _rope_in(text) if turned is not None else ""
+        layers = _rope_in(text, part) if turned is not None else ""
         meaning.rope_in = layers or meaning.rope_in
         if not capped and not layers and not (clipped and CLIP.fullmatch(text)) and not _position(text, part, meaning):
             yield text
@@ -66,6 +72,21 @@ def _early_scale(part: Part) -> tuple[str, str] | None:
     """The scale that multiplies the projected queries instead of the scores, and the statement; None without one."""
     found = [match for text in part.statements if (match := EARLY.fullmatch(text))]
     return (part.attributes.get(found[0][2], ""), found[0][0]) if len(found) == 1 else None
+
+
+def _gate(part: Part, call: str) -> tuple[str, str]:
+    """The projection of the input whose sigmoid multiplies the result of attention before the last matrix, and the
+    statement; '' without one."""
+    texts = part.statements
+    at = next((at for at, text in enumerate(texts) if GATED.fullmatch(text)), 0)
+    match = GATED.fullmatch(texts[at]) if texts else None
+    last = texts[at + 1] if at + 1 < len(texts) else ""
+    if match is None or not call or texts.index(call) > at or f"self.o_proj({match[1]})" not in last:
+        return "", ""
+    named = [re.fullmatch(rf"{match[2]} = self\.(\w+)\(hidden_states\)", text) for text in texts[:at]]
+    found = [match[3]] if match[3] else [each[1] for each in named if each]
+    changed = any(text.startswith("hidden_states = ") for text in texts[:at])
+    return (found[0], texts[at]) if len(found) == 1 and not changed else ("", "")
 
 
 def _clip(part: Part, turned: int | None) -> str:
@@ -90,8 +111,10 @@ def _position(text: str, part: Part, meaning: Meaning) -> bool:
     return False
 
 
-def _rope_in(text: str) -> str:
+def _rope_in(text: str, part: Part) -> str:
     """The layers for which a test is true, '' for another statement."""
+    if (match := re.fullmatch(r"if self\.(\w+)", text)) and part.attributes.get(match[1]) == LOCAL:
+        return "windows"
     if match := re.fullmatch(r"if config\.(\w+)\[layer_idx\]", text):
         return match[1]
     if text in ("if self.sliding_window is not None", "if self.sliding_window"):

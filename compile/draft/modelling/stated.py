@@ -24,7 +24,8 @@ class Meaning:
     `position_scale`: queries are multiplied by a number that grows with the position. `windows`: whether there are
     sliding windows. `gate_first`: whether the gate is the first half of its product with up. `in_order`: one tensor
     has q, then k, then v. `routing`: sigmoid routing, None for another. `layer_test`: the test by which a layer has
-    one of two MLPs, '' if all layers have the same. `rotates`: the key of the
+    one of two MLPs, '' if all layers have the same. `gate`: the projection whose sigmoid multiplies
+    the result of attention. `rotates`: the key of the
     number of channels that rotate. `eps`: the epsilon of all norms, if it is a
     number in the code. `statements` are all of them, `unexplained` those with a
     question, by class.
@@ -58,6 +59,7 @@ class Meaning:
     layer_test: str = ""
     eps: float | None = None
     rotates: str = ""
+    gate: str = ""
     routing: Routing | None = None
     statements: tuple[str, ...] = ()
     unexplained: dict[str, list[str]] = field(default_factory=dict[str, list[str]])

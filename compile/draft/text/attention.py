@@ -60,6 +60,12 @@ def own_attention(facts: Facts) -> Own | None:
             "stretched_N = 1 + torch.floor(step.positions.float() / period)",
             "q_NHD = q_NHD * (1 + factor * torch.log(stretched_N))[:, None, None].to(q_NHD.dtype)",
         ]
+    if roles.has("o_gate"):
+        own.add("the sigmoid of a projection of the input multiplies the result")
+        axes = "h" if roles.found["o_gate", "weight"].shape[0] == facts.sizes.h else "(h d)"
+        width = "" if axes == "h" else "d=d, "
+        bias = roles.has("o_gate", "bias")
+        own.given["gate_proj"] = f'Linear("out:{axes} in:m", h=h, {width}m=m, bias={bias})'
     if roles.has("o_norm"):
         own.add("a norm precedes the last matrix")
         own.given["o_norm"] = "self.norm(h * d, config.eps)"
@@ -116,7 +122,12 @@ def attention_class(facts: Facts) -> str:
         three, heads = [], heads.replace("each.unflatten", "each(x_Nm).unflatten")
         heads += "(self.q_proj, self.k_proj, self.v_proj))"
     sinks = ", sinks_H=self.sinks" if facts.roles.has("sinks", "") else ""
-    last = "self.o_norm(mixed.flatten(1))" if facts.roles.has("o_norm") else "mixed.flatten(1)"
+    last = "mixed.flatten(1)"
+    if facts.roles.has("o_gate"):
+        by_head = facts.roles.found["o_gate", "weight"].shape[0] == facts.sizes.h
+        gate = "self.gate_proj(x_Nm).sigmoid()"
+        last = f"(mixed * {gate}[..., None]).flatten(1)" if by_head else f"{last} * {gate}"
+    last = f"self.o_norm({last})" if facts.roles.has("o_norm") else last
     body = [
         *three, heads, *own.early, *turn, *own.late,
         "keys, values = self.cache(step, k_NGD, v_NGD)",

@@ -152,6 +152,10 @@ def _unexplained(facts: Facts) -> str:
     if facts.hints.meaning and facts.hints.meaning.sinks != roles.has("sinks", ""):
         text += comment(facts.ask("transformers' attention and the tensors differ in whether there are sinks"))
     meaning = facts.hints.meaning
+    if roles.has("o_gate") != bool(meaning and meaning.gate) and (meaning or roles.has("o_gate")):
+        text += comment(facts.ask("is the result of attention multiplied by the sigmoid of a projection of the input?"))
+    if roles.has("o_gate") and roles.has("o_norm"):
+        text += comment(facts.ask("a gate and a norm precede the last matrix of attention: which is first?"))
     if meaning and meaning.turned_back and facts.sizes.latent:
         text += comment(facts.ask("transformers' rope rotates by minus the angle, and the draft's latents do not"))
     if meaning and meaning.clamped and facts.routing:
