@@ -194,7 +194,7 @@ def facts_of(raw: Mapping[str, Any], headers: Mapping[str, TensorInfo], hints: H
     more |= {"positions": POSITIONS}
     more |= {"shared_width": SHARED_WIDTH, "shared_count": SHARED_COUNT}
     keys |= {meaning: key for meaning, words in more.items() if (key := first(words, raw))}
-    latent = hints.meaning is not None and hints.meaning.latent and _count(raw.get("qk_rope_head_dim")) > 0
+    latent = hints.meaning is not None and hints.meaning.latent != "" and _count(raw.get("qk_rope_head_dim")) > 0
     keys |= {"head_dim": "qk_rope_head_dim"} if latent else {}
     m, h = values["hidden_size"], values["num_attention_heads"]
     d = _count(raw.get(keys.get("head_dim", ""))) or max(1, m // h)

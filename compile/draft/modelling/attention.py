@@ -31,34 +31,35 @@ SCALED = (
 def attention_of(rest: list[str], part: Part, meaning: Meaning) -> Iterator[str]:
     """Writes what a part states of attention to `meaning`; returns the statements that remain."""
     call = next((text for text in part.statements if "attention_interface(" in text and "scaling=" in text), "")
-    if stated := re.search(r"scaling=(?:self\.)?([\w.]+)", call):
-        scale = part.attributes.get(stated[1], stated[1])
-        if _number(scale) == 1 and (early := _early_scale(part)):
-            scale, rest = early[0], [text for text in rest if text != early[1]]
-        if match := re.fullmatch(r"config\.(\w+)(?P<root> \*\* \(?-0\.5\)?)?", scale):
-            meaning.factors["scores root" if match["root"] else "scores"] = match[1]
-        elif not SCALE_OF_SIZE.fullmatch(scale):
-            yield f"self.scaling = {scale}"
+    scale, early = _scale(part, call)
+    if match := re.fullmatch(r"config\.(\w+)(?P<root> \*\* \(?-0\.5\)?)?", scale):
+        meaning.factors["scores root" if match["root"] else "scores"] = match[1]
+    elif scale and not SCALE_OF_SIZE.fullmatch(scale):
+        yield f"self.scaling = {scale}"
     for text in part.statements:
         if match := re.search(r"softcap=config\.(\w+)", text):
             meaning.score_cap = match[1]
     turned = next((at for at, text in enumerate(part.statements) if "apply_rotary_pos_emb(" in text), None)
     meaning.query_norm |= any(QUERY_NORM.search(text) for text in part.statements)
-    if turned is not None:
-        after = part.statements[turned + 1 :]
-        meaning.late_norms |= any(QUERY_NORM.search(text) for text in after)
-    clipped = _clip(part, turned)
-    meaning.clip = clipped or meaning.clip
-    gate, gated = _gate(part, call)
-    meaning.gate = gate or meaning.gate
+    meaning.late_norms |= turned is not None and any(QUERY_NORM.search(text) for text in part.statements[turned + 1 :])
+    clipped, (gate, gated) = _clip(part, turned), _gate(part, call)
+    meaning.clip, meaning.gate = clipped or meaning.clip, gate or meaning.gate
     for text in rest:
-        if text == gated:
-            continue
         capped = part.name == "eager_attention_forward" and ("softcap" in text or "torch.tanh(attn_weights)" in text)
         layers = _rope_in(text, part) if turned is not None else ""
         meaning.rope_in = layers or meaning.rope_in
-        if not capped and not layers and not (clipped and CLIP.fullmatch(text)) and not _position(text, part, meaning):
+        known = capped or layers or text in (early, gated) or (clipped and CLIP.fullmatch(text))
+        if not known and not _position(text, part, meaning):
             yield text
+
+
+def _scale(part: Part, call: str) -> tuple[str, str]:
+    """The factor of the scores, '' if a part has none, and the statement that multiplies queries by it instead."""
+    stated = re.search(r"scaling=(?:self\.)?([\w.]+)", call)
+    scale = part.attributes.get(stated[1], stated[1]) if stated else ""
+    if scale and _number(scale) == 1 and (early := _early_scale(part)):
+        return early
+    return scale, ""
 
 
 def _number(text: str) -> float | None:

@@ -12,6 +12,7 @@ SHARED = (
     "cache_utils.py", "integrations/moe.py", "masking_utils.py", "modeling_layers.py", "modeling_rope_utils.py",
     "modeling_utils.py",
 )  # fmt: skip
+READ = re.compile(r"config\.(\w+)|[\"'](\w+)[\"']")  # by attribute, or by name
 
 
 def rejections() -> tuple[type[BaseException], ...]:
@@ -31,10 +32,10 @@ def inert_keys(kind: Any, raw: Mapping[str, Any], modelling: Path) -> frozenset[
 
 
 def alone_in(kind: Any, raw: Mapping[str, Any], modelling: Path) -> frozenset[str]:
-    """The keys that the files of all families do not have, and that change no other key of the config."""
+    """The keys that the files of all families do not read, and that change no other key of the config."""
     package = modelling.parents[2]
     files = [file for name in SHARED if (file := package / name).is_file()]
-    words = {word for file in files for word in re.findall(r"\w+", file.read_text("utf-8"))}
+    words = {word for file in files for both in READ.findall(file.read_text("utf-8")) for word in both}
     try:
         plain = kind(**raw).to_dict()
     except rejections():
@@ -49,6 +50,8 @@ def _alone(kind: Any, raw: Mapping[str, Any], key: str, plain: Mapping[str, Any]
         other: Any = not value
     elif isinstance(value, int | float):
         other = value + 1
+    elif isinstance(value, str):
+        other = f"{value}_"
     else:
         return False
     try:

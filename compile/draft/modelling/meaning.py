@@ -41,6 +41,7 @@ FACTORS = (  # the place, and the statement; the group is the key
     ("residual", r"hidden_states = residual \+ hidden_states \* config\.(\w+)"),
     ("logits /", r"logits = logits / config\.(\w+)"),
     ("logits *", r"logits = logits \* config\.(\w+)"),
+    ("logits *", r"logits = self\.lm_head\(hidden_states\) \* config\.(\w+)"),
 )
 EXPLAINED = (  # other spellings of statements that KNOWN has
     "if 'sliding_attention' in config.layer_types",
@@ -54,6 +55,8 @@ EXPLAINED = (  # other spellings of statements that KNOWN has
     "target_dtype = torch.get_autocast_dtype(device_type)",  # of a function without effect outside of autocast
     "return torch.amp.autocast_mode._cast(args, device_type, target_dtype)",
 )
+BY_DEPTH = re.compile(r"config\.(\w+) / math\.sqrt\(config\.num_hidden_layers\)")
+EMBED_SCALE = re.compile(r"embed_scale=(config\.hidden_size \*\* 0\.5|config\.\w+)\)$")
 SUMS = re.compile(r"(\w+) (/=|= \1 /) \1\.sum\((dim=)?-1, keepdim=True\)")
 IN_ORDER = re.compile(r"q\w*, k\w*, v\w* = self\.\w+\(\w+\)\.split\(self\.\w+, dim=2\)$")
 ROTATED = re.compile(r"\w+ = query\w*\[(?:\.\.\.|:, :, :), :config\.(\w+)\]")  # the channels that rotate
@@ -81,8 +84,7 @@ def meaning_of(parts: Mapping[str, Part]) -> Meaning:
     """The meaning of the classes that an architecture uses."""
     every = tuple(text for part in parts.values() for text in part.statements)
     meaning = Meaning(windows=any("sliding_window_causal_mask" in text for text in every), statements=every)
-    latent = latent_parts(parts)
-    meaning.latent = bool(latent)
+    meaning.latent, latent = latent_parts(parts)
     meaning.applied_norms = applied_norms(parts)
     meaning.in_order = any(text.startswith("query_states = qkv[..., :") or IN_ORDER.match(text) for text in every)
     meaning.rotates = next((match[1] for text in every if (match := ROTATED.fullmatch(text))), "")
@@ -219,15 +221,24 @@ def _factors(rest: list[str], part: Part, parts: Mapping[str, Part], meaning: Me
             continue
         if found and meaning.factors.setdefault(*found) == found[1]:
             continue
-        if "super().forward(input_ids) * self.embed_scale" in text and _sqrt_scale(parts):
-            meaning.sqrt_embedding = True
+        scaled = re.fullmatch(r"hidden_states = residual \+ hidden_states \* self\.(\w+)", text)
+        if scaled and (match := BY_DEPTH.fullmatch(part.attributes.get(scaled[1], ""))):
+            meaning.factors["residual by depth"] = match[1]
+            continue
+        if "super().forward(input_ids) * self.embed_scale" in text and (scale := _embed_scale(parts)):
+            if scale == "config.hidden_size ** 0.5":
+                meaning.sqrt_embedding = True
+            else:
+                meaning.factors["embedding"] = scale.removeprefix("config.")
         else:
             yield text
 
 
-def _sqrt_scale(parts: Mapping[str, Part]) -> bool:
+def _embed_scale(parts: Mapping[str, Part]) -> str:
+    """The factor of embedded tokens that a model passes to its embedding: a key, or √m; '' for another."""
     values = [text for part in parts.values() for text in part.attributes.values() if "embed_scale=" in text]
-    return bool(values) and all("embed_scale=config.hidden_size ** 0.5" in text for text in values)
+    found = {match[1] if (match := EMBED_SCALE.search(text)) else "" for text in values}
+    return found.pop() if len(found) == 1 else ""
 
 
 def _of_one_class(part: Part, parts: Mapping[str, Part]) -> bool:
@@ -247,7 +258,11 @@ def _router(rest: list[str], part: Part, meaning: Meaning) -> Iterator[str]:
     best = next((at for at, text in enumerate(texts) if "topk(" in text), 0)
     sums = any(SUMS.fullmatch(text) for text in texts)
     flagged = any("config.norm_topk_prob" in text for text in texts)
-    chosen = re.compile(r"topk\((\w+, )?config\.\w+, dim=-1\)") if softmax is not None else SUMS
+    chosen = re.compile(r"topk\((\w+, )?(k=)?config\.\w+, dim=-1(, sorted=False)?\)") if softmax is not None else SUMS
+    factors = [(text, match[2]) for text in rest if (match := re.fullmatch(r"(\w+) = \1 \* config\.(\w+)", text))]
+    if softmax is not None and best > softmax and len(factors) == 1 and texts.index(factors[0][0]) > best:
+        meaning.factors["experts"] = factors[0][1]
+        rest = [text for text in rest if text != factors[0][0]]
     rest = [text for text in rest if not SUMS.fullmatch(text) and not chosen.search(text)]
     if softmax is not None and not flagged and not rest:
         meaning.normalises = sums or softmax > best

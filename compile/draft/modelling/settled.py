@@ -20,8 +20,10 @@ SILENT = ("logger.", "warnings.")
 
 
 def settled_keys(parts: Mapping[str, Part], config: Mapping[str, Any]) -> frozenset[str]:
-    """The keys that the code reads, and for nothing else."""
-    uses: dict[str, bool] = {}
+    """The keys that the code has, and for nothing else."""
+    nodes = [node for part in parts.values() for function in part.functions for node in ast.walk(function)]
+    named = {node.attr for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) in OWN[1:]}
+    uses = dict.fromkeys(named, True)  # no statement that runs uses a key, unless one is found
     for part in parts.values():
         if not part.name.endswith("PreTrainedModel"):
             for key, settled in _uses(part, config):
