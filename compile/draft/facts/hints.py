@@ -19,6 +19,7 @@ from typing import Any, cast
 from bringup.compile.draft.modelling.inert import alone_in, inert_keys, rejections
 from bringup.compile.draft.modelling.meaning import meaning_of
 from bringup.compile.draft.modelling.parts import modelling_file, parts_of
+from bringup.compile.draft.modelling.properties import quotient_of
 from bringup.compile.draft.modelling.settled import settled_keys
 from bringup.compile.draft.modelling.stated import Meaning
 
@@ -27,15 +28,15 @@ NO_WORDS: Mapping[str, Any] = {}
 
 @dataclass(slots=True)
 class Hints:
-    """`defaults`: of absent keys of config.json, {} if unknown. `roles`: by a tensor's last word.
-    `packed`: parts of a fused tensor, in order, by its last word. `pairs`: whether rope rotates adjacent channels.
-    `norm`: the class of norms; `plain_norm`: that of norms without a weight, if all are; `eps`: their epsilon, if the
-    code has it as a number. `rope`: whether there is rope. `by_head`, `by_group`: whether the rows of one tensor of
-    q, k and v are read head by head, or key head by key head with the queries of each. `resolved`: the config with the
-    keys that transformers' class adds. `aliases`: config keys by the names that the code has for them. `meaning`: what
-    the modelling code computes, None if unknown. `inert`: keys that nothing reads. `settled`: those that only
-    choose statements, or the shapes of tensors. `sources`: the origin of each, for
-    people."""
+    """`defaults`: of absent keys of config.json, {} if unknown. `roles`: by a tensor's last word. `packed`: parts of
+    a fused tensor, in order, by its last word. `pairs`: whether rope rotates adjacent channels. `norm`: the class of
+    norms; `plain_norm`: that of norms without a weight, if all are; `eps`: their epsilon, if the code has it as a
+    number. `rope`: whether there is rope. `by_head`, `by_group`: whether the rows of one tensor of q, k and v are
+    read head by head, or key head by key head with the queries of each. `resolved`: the config with the keys that
+    transformers' class adds. `aliases`: config keys by the names that the code has for them. `quotients`: the two
+    keys of properties that the code reads. `meaning`: what the modelling code computes, None if unknown. `inert`:
+    keys that nothing reads. `settled`: those that only choose statements, or the shapes of tensors. `sources`: the
+    origin of each, for people."""
 
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
     roles: dict[str, str] = field(default_factory=dict[str, str])
@@ -49,6 +50,7 @@ class Hints:
     by_group: bool = False
     resolved: Mapping[str, Any] = field(default_factory=dict[str, Any])
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
+    quotients: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     meaning: Meaning | None = None
     inert: frozenset[str] = frozenset()
     settled: frozenset[str] = frozenset()
@@ -103,6 +105,8 @@ def _read_meaning(hints: Hints, model_type: str, raw: Mapping[str, Any], archite
     if file is None or not parts:
         return
     hints.meaning = meaning_of(parts)
+    read = {hints.meaning.factors[place] for place in hints.meaning.factors} - values.keys()
+    hints.quotients = {name: both for name in read if (both := quotient_of(kind, name))}
     hints.eps = hints.meaning.eps if hints.eps is None else hints.eps
     settled = {hints.aliases.get(key, key) for key in settled_keys(parts, values)}
     hints.inert, hints.settled = inert_keys(kind, raw, file), settled & alone_in(kind, raw, file)

@@ -213,6 +213,8 @@ def _of_tensors(node: ast.BinOp | ast.AugAssign) -> bool:
 def _factors(rest: list[str], part: Part, parts: Mapping[str, Part], meaning: Meaning) -> Iterator[str]:
     capped = any(text == "logits = torch.tanh(logits)" for text in rest)
     for text in rest:
+        if part.name == "ForCausalLM" and "bias=False" in part.attributes.get("lm_head", ""):  # what the head reads
+            text = re.sub(r"^hidden_states = hidden_states (?=/ config\.\w+$)", "logits = logits ", text)
         found = next(((place, match[1]) for place, form in FACTORS if (match := re.fullmatch(form, text))), None)
         if text == "logits = torch.tanh(logits)":
             continue

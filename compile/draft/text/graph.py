@@ -211,4 +211,5 @@ def without_tensors(facts: Facts) -> list[str]:
     words = {word for stem in stems for word in stem.split(".")}
     plain = facts.norms == "plain" and not roles.has("norm")  # every norm is one without a weight
     computed = {*meaning.norm_roles, "norm", meaning.embedding_norm, "q_norm", "k_norm"} if plain else set[str]()
-    return sorted(meaning.applied_norms - words - computed)
+    renamed = {name for name, role in (*meaning.norm_roles.items(), ("norm", "norm")) if roles.has(role)}
+    return sorted(meaning.applied_norms - words - computed - renamed)

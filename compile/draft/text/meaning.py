@@ -111,6 +111,9 @@ def _of_latents(facts: Facts, written: Written) -> None:
 
 
 def _positive(facts: Facts, key: str) -> str:
+    if key in facts.hints.quotients:
+        one, other = facts.hints.quotients[key]
+        return f"{_positive(facts, one)} / {_positive(facts, other)}"
     absent = facts.hints.defaults.get(key)
     number = f", {quoted(float(absent))}" if isinstance(absent, int | float) and absent > 0 else ""
     return f"fields.positive({quoted(key)}{number})"
