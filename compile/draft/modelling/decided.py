@@ -64,8 +64,8 @@ def run_init(
     for node in body:
         if isinstance(node, ast.Assign):
             node = ast.copy_location(ast.Assign(node.targets, _chosen(node.value, config, known)), node)
-            made = isinstance(node.value, ast.Call) and _is_module(node.value)
-            value = MODULE if made else _value(node.value, config, known)
+            is_new = isinstance(node.value, ast.Call) and _is_module(node.value)
+            value = MODULE if is_new else _value(node.value, config, known)
             known[ast.unparse(node.targets[0])] = value if certain else UNKNOWN
             yield node
         elif isinstance(node, ast.AugAssign):

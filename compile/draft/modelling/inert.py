@@ -12,7 +12,7 @@ SHARED = (
     "cache_utils.py", "integrations/moe.py", "masking_utils.py", "modeling_layers.py", "modeling_rope_utils.py",
     "modeling_utils.py",
 )  # fmt: skip
-READ = re.compile(r"config\.(\w+)|[\"'](\w+)[\"']")  # by attribute, or by name
+READ = re.compile(r"(?<!\bself)\.(\w+)|[\"'](\w+)[\"']")  # as an attribute of a config, or by name
 
 
 def rejections() -> tuple[type[BaseException], ...]:
