@@ -73,7 +73,7 @@ def test_another_value_is_rejected(tmp_path: Path) -> None:
 
 def test_scores_divided_by_the_layer_s_number_are_a_question(tmp_path: Path) -> None:
     """`__init__` changes the scale by a statement with an operator."""
-    keys = GPT | {"scale_attn_by_inverse_layer_idx": True}
+    keys: dict[str, Any] = {**GPT, "scale_attn_by_inverse_layer_idx": True}
     source = parity.save_checkpoint(CONFIG_MAPPING["gpt2"](**keys), tmp_path / "checkpoint")
     found = draft(open_checkpoint(source, headers_only=True))
     assert any("self.scaling / float(self.layer_idx + 1)" in each.text for each in found.questions)
@@ -117,23 +117,24 @@ def read(folder: Path, statement: str, call: str = "config, layer_idx=0", **keys
     return set(settled_keys(parts, KEYS | keys)), [text for texts in questions.values() for text in texts]
 
 
-@pytest.mark.parametrize(
-    ("statement", "call", "keys", "used", "questions"),
-    [
-        ("pass", "config, layer_idx=0", {}, set(), []),
-        ("pass", "config, layer_idx=0", {"extra": True}, set(), ["3"]),
-        ("pass", "config, is_cross=True", {}, set(), ["if", "2"]),
-        ("pass", "config, True", {}, set(), ["if", "2"]),
-        ("pass", "config, **more", {}, set(), ["if", "2"]),
-        ("unused = hidden_states\n        if unused is not None:\n            hidden_states = unused * 7", "config", {},
-         set(), ["7"]),
-        ("hidden_states = hidden_states * self.factor", "config", {}, {"factor"}, ["config.factor"]),
-        ("if self.factor > 1:\n            hidden_states = hidden_states * 7", "config", {}, set(), ["7"]),
-        ("if self.factor < 1:\n            hidden_states = hidden_states * 7", "config", {}, set(), []),
-        ("hidden_states = hidden_states * getattr(config, 'extra', 1)", "config", {}, {"extra"}, ["getattr"]),
-        ("if self.factor > 1 and self.other.factor:\n            pass", "config", {}, {"factor"}, ["other"]),
-    ],
-)  # fmt: skip
+# A statement, the arguments of a call, keys of the config; then the keys that are used, and words of the questions.
+DECIDED: list[tuple[str, str, dict[str, Any], set[str], list[str]]] = [
+    ("pass", "config, layer_idx=0", {}, set(), []),
+    ("pass", "config, layer_idx=0", {"extra": True}, set(), ["3"]),
+    ("pass", "config, is_cross=True", {}, set(), ["if", "2"]),
+    ("pass", "config, True", {}, set(), ["if", "2"]),
+    ("pass", "config, **more", {}, set(), ["if", "2"]),
+    ("unused = hidden_states\n        if unused is not None:\n            hidden_states = unused * 7", "config", {},
+     set(), ["7"]),
+    ("hidden_states = hidden_states * self.factor", "config", {}, {"factor"}, ["config.factor"]),
+    ("if self.factor > 1:\n            hidden_states = hidden_states * 7", "config", {}, set(), ["7"]),
+    ("if self.factor < 1:\n            hidden_states = hidden_states * 7", "config", {}, set(), []),
+    ("hidden_states = hidden_states * getattr(config, 'extra', 1)", "config", {}, {"extra"}, ["getattr"]),
+    ("if self.factor > 1 and self.other.factor:\n            pass", "config", {}, {"factor"}, ["other"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("statement", "call", "keys", "used", "questions"), DECIDED)
 def test_what_the_config_decides(
     statement: str, call: str, keys: dict[str, Any], used: set[str], questions: list[str], tmp_path: Path
 ) -> None:

@@ -108,7 +108,7 @@ def _read_meaning(hints: Hints, model_type: str, raw: Mapping[str, Any], archite
     read = {hints.meaning.factors[place] for place in hints.meaning.factors} - values.keys()
     hints.quotients = {name: both for name in read if (both := quotient_of(kind, name))}
     hints.eps = hints.meaning.eps if hints.eps is None else hints.eps
-    settled = {hints.aliases.get(key, key) for key in settled_keys(parts, values)}
+    settled = frozenset(hints.aliases.get(key, key) for key in settled_keys(parts, values))
     hints.inert, hints.settled = inert_keys(kind, raw, file), settled & alone_in(kind, raw, file)
     hints.sources.append(f"transformers' {file.name}: the statements of {architecture}")
 
