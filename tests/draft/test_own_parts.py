@@ -35,6 +35,7 @@ SCALES = {"attention_multiplier": 0.2, "embedding_multiplier": 12.0, "logits_sca
 # By name: the model type, its keys, and words of the drafted graph without which its logits would be others.
 CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "norms of each head": ("cohere", {"use_qk_norm": True}, ("HeadNorm(h, d, config.eps)",)),
+    "norms of each head, a tensor for each": ("stablelm", {"qk_layernorm": True}, ("HeadNorm(h, d, config.eps)",)),
     "clipped": ("olmo", {"clip_qkv": 0.05, "num_key_value_heads": 6}, ("attention.clip = config.clip",)),
     "clipped after norms": ("olmoe", {**EXPERTS, "clip_qkv": 0.5, "num_key_value_heads": 6}, (".clamp(-self.clip",)),
     "turned back, norms without weights": ("nanochat", {}, ("cos, -sin)", "PlainRMSNorm", "self.model.norm(x_Nm)")),

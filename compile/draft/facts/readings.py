@@ -60,6 +60,10 @@ def _stored(facts: Facts, role: str) -> Iterator[Slot]:
             yield matrix(tensors, target)
         elif role in ("q_norm", "k_norm") and facts.hints.pairs and not rotates_part(facts):
             yield _turned_norm(facts, tensors, target)
+        elif role in ("q_norm", "k_norm") and "{E}" in tensors.stem:
+            n = "config.num_heads" if role == "q_norm" else "config.num_kv_heads"
+            text = f'stack(S({tensors.quoted}, "d"), over="E", n={n}, axis="heads").mv("heads d -> (heads d)")'
+            yield Slot(tensors, [Reading("a tensor for each head", {target: text})])
         elif role in ("q_norm", "k_norm") and len(tensors.shape) == 2:
             text = f'S({tensors.quoted}, "heads d").mv("heads d -> (heads d)")'
             yield Slot(tensors, [Reading("as stored", {target: text})])

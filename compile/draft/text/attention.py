@@ -91,7 +91,10 @@ def plain_query_norm(facts: Facts) -> bool:
 
 def own_norms(facts: Facts) -> bool:
     """Whether each head has its own weights of the norm of queries and of keys."""
-    return facts.roles.has("q_norm") and len(facts.roles.found["q_norm", "weight"].shape) == 2
+    if not facts.roles.has("q_norm"):
+        return False
+    tensors = facts.roles.found["q_norm", "weight"]
+    return len(tensors.shape) == 2 or "{E}" in tensors.stem
 
 
 def wide_norms(facts: Facts) -> bool:

@@ -160,10 +160,7 @@ def _unexplained(facts: Facts) -> str:
     if facts.hints.meaning and facts.hints.meaning.sinks != roles.has("sinks", ""):
         text += comment(facts.ask("transformers' attention and the tensors differ in whether there are sinks"))
     meaning = facts.hints.meaning
-    if roles.has("o_gate") != bool(meaning and meaning.gate) and (meaning or roles.has("o_gate")):
-        text += comment(facts.ask("is the result of attention multiplied by the sigmoid of a projection of the input?"))
-    if roles.has("o_gate") and roles.has("o_norm"):
-        text += comment(facts.ask("a gate and a norm precede the last matrix of attention: which is first?"))
+    text += _of_attention(facts)
     if meaning and meaning.turned_back and facts.sizes.latent:
         text += comment(facts.ask("transformers' rope rotates by minus the angle, and the draft's latents do not"))
     if meaning and meaning.clamped and facts.routing:
@@ -177,6 +174,18 @@ def _unexplained(facts: Facts) -> str:
         more = f" and {len(statements) - 3} more" if len(statements) > 3 else ""
         lines = "; ".join(f"`{short(each)}`" for each in statements[:3])
         text += comment(facts.ask(f"transformers' {name} computes what the draft does not: {lines}{more}"))
+    return text
+
+
+def _of_attention(facts: Facts) -> str:
+    """Questions on the gate of attention, and on the norms of each head."""
+    text, roles, meaning = "", facts.roles, facts.hints.meaning
+    if roles.has("o_gate") != bool(meaning and meaning.gate) and (meaning or roles.has("o_gate")):
+        text += comment(facts.ask("is the result of attention multiplied by the sigmoid of a projection of the input?"))
+    if own_norms(facts) and "RMS" in facts.norm:
+        text += comment(facts.ask("each head has its own norm: is it layer normalisation, as in the draft?"))
+    if roles.has("o_gate") and roles.has("o_norm"):
+        text += comment(facts.ask("a gate and a norm precede the last matrix of attention: which is first?"))
     return text
 
 
