@@ -25,10 +25,7 @@ MORE: dict[str, dict[str, Any]] = {
     "gemma": {"head_dim": 8}, "glm": {"head_dim": 8}, "glm4": {"head_dim": 8}, "hunyuan_v1_dense": {"head_dim": 8},
     "flex_olmo": {"num_experts": 4, "num_experts_per_tok": 2}, "ministral3": {"head_dim": 8},
     "olmo": {"num_key_value_heads": 6},
-    "afmoe": {
-        "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_shared_experts": 1,
-        "num_dense_layers": 1, "head_dim": 8, **WINDOWS,
-    },
+    "phimoe": {"num_local_experts": 4, "num_experts_per_tok": 2},
     "helium": {"head_dim": 8},
     "seed_oss": {"head_dim": 8},
     "opt": {"ffn_dim": 80, "word_embed_proj_dim": 48},

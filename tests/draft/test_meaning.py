@@ -62,19 +62,19 @@ def test_logits(kind: str, tmp_path: Path) -> None:
 
 
 def test_what_the_parts_lack_is_a_question(tmp_path: Path) -> None:
-    """AFMoE multiplies the result of attention by a gate."""
-    found, _, _ = drafted_kind("afmoe", tmp_path)
-    (text,) = [each.text for each in found.questions if each.text.startswith("transformers' Attention computes")]
-    assert "output * torch.sigmoid(gate_states)" in text
-    assert "def layer(self" in found.files["afmoe_graph.py"].partition("torch.sigmoid(gate_states)")[0]
+    """The router of Phi-3.5-MoE masks scores by their distance from the largest."""
+    found, _, _ = drafted_kind("phimoe", tmp_path)
+    (text,) = [each.text for each in found.questions if each.text.startswith("transformers' sparsemixer computes")]
+    assert "factor = scores.abs().clamp(min=mask_logits_threshold)" in text
+    assert "def layer(self" in found.files["phimoe_graph.py"].partition("sparsemixer")[0]
 
 
 def test_the_statements_of_a_question(tmp_path: Path) -> None:
     """A key that is not read, with the lines of transformers that do."""
-    found = draft(open_checkpoint(save("afmoe", tmp_path / "afmoe"), headers_only=True))
-    lines = found.files["afmoe_graph.py"].splitlines()
-    at = next(index for index, line in enumerate(lines) if "`route_scale` is 1.0" in line)
-    assert "transformers: top_scores = top_scores * config.route_scale" in lines[at + 1]
+    found = draft(open_checkpoint(save("granite_swa", tmp_path / "granite"), headers_only=True))
+    lines = found.files["granite_swa_graph.py"].splitlines()
+    at = next(index for index, line in enumerate(lines) if "`layer_rope_theta` is [" in line)
+    assert "transformers: theta = config.layer_rope_theta[i]" in lines[at + 1]
 
 
 CODE = """

@@ -35,6 +35,7 @@ SCALES = {"attention_multiplier": 0.2, "embedding_multiplier": 12.0, "logits_sca
 # By name: the model type, its keys, and words of the drafted graph without which its logits would be others.
 CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "norms of each head": ("cohere", {"use_qk_norm": True}, ("HeadNorm(h, d, config.eps)",)),
+    "norms of each head, a tensor for each": ("stablelm", {"qk_layernorm": True}, ("HeadNorm(h, d, config.eps)",)),
     "clipped": ("olmo", {"clip_qkv": 0.05, "num_key_value_heads": 6}, ("attention.clip = config.clip",)),
     "clipped after norms": ("olmoe", {**EXPERTS, "clip_qkv": 0.5, "num_key_value_heads": 6}, (".clamp(-self.clip",)),
     "turned back, norms without weights": ("nanochat", {}, ("cos, -sin)", "PlainRMSNorm", "self.model.norm(x_Nm)")),
@@ -57,6 +58,28 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "sinks, biases of experts": (
         "gpt_oss", {**EXPERTS, "head_dim": 8, "sliding_window": 32}, ("sinks=True", "ClampedExperts(", "bias=True)"),
     ),
+    "gates of attention": (
+        "afmoe", {
+            "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_shared_experts": 1,
+            "num_dense_layers": 1, "head_dim": 8, "sliding_window": 32, "num_hidden_layers": 4, "route_scale": 1.5,
+        },
+        ("attention.gate_proj = Linear(", "self.gate_proj(x_Nm).sigmoid()", 'fields.get("route_scale", float'),
+    ),
+    "factors around norms": (
+        "hyperclovax", {
+            "residual_multiplier": 0.22, "logits_scaling": 0.5, "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.2, "head_dim": 8,
+        },
+        ("ScaledLayer(", 'norms="around"', "* self.config.logit_scale"),
+    ),
+    "factors by depth and by quotients": (
+        "minicpm3", {**LATENT, "scale_emb": 3.0, "scale_depth": 1.1, "dim_model_base": 24, "pad_token_id": None},
+        ("LatentAttention(", "interleaved=False", "/ layers**0.5", 'fields.positive("dim_model_base", 256.0)'),
+    ),
+    "latents in pairs, a factor of experts": (
+        "deepseek_v2", {**LATENT, **ROUTED, "routed_scaling_factor": 1.5, "topk_method": "greedy"},
+        ("interleaved=True", "mlp.factor = config.expert_factor", "SharedMLP(ScaledMLP)"),
+    ),
     # transformers sets the row of the padding token to zero when it loads this model
     "latents": ("youtu", {**LATENT, "pad_token_id": None}, ("LatentAttention(", "yarn_scale(")),
     "latents, experts": ("glm4_moe_lite", {**LATENT, **ROUTED}, ("LatentAttention(", "config.routing)")),
@@ -65,7 +88,7 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         ("LatentAttention(",),
     ),
 }  # fmt: skip
-FAST = ("queries grow", "latents, experts")
+FAST = ("queries grow", "latents, experts", "gates of attention", "factors by depth and by quotients")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -88,6 +111,7 @@ def test_logits(name: str, tmp_path: Path) -> None:
     [
         ("norms before the last matrices", "ffn_sub_norm", "applies the norm `ffn_sub_norm`"),
         ("sinks, biases of experts", "sinks", "whether there are sinks"),
+        ("gates of attention", "self_attn.gate_proj", "the sigmoid of a projection of the input"),
     ],
 )
 def test_code_without_its_tensors_is_a_question(name: str, word: str, text: str, tmp_path: Path) -> None:

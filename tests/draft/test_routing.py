@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ def routing(folder: Path, code: str) -> tuple[Routing | None, dict[str, list[str
         (BEST, "pass", Routing("route_bias", "top_k", "", "", "norm", always=False, factor="factor")),
         ("weights = weights * config.factor", "pass",
          Routing("route_bias", "top_k", "groups", "topk", "norm", always=False, factor="")),
-        ("        if config.norm:\n    ", "        if True:\n    ", None),
+        ("        if config.norm:\n    ", "        if True:\n    ", replace(ROUTING, normalise="", always=True)),
         ("logits.sigmoid()", "logits.softmax(-1)", None),
         ("scores.gather(1, chosen)", "by.gather(1, chosen)", None),  # weights with the bias
         ("topk(2, dim=-1)", "topk(1, dim=-1)", None),

@@ -72,6 +72,14 @@ CLASSES = {
     def forward(self, x_Nm):
         return super().forward(x_Nm) + self.shared(x_Nm)
 ''',
+    "ScaledMLP": '''class ScaledMLP(SparseMLP):
+    """Multiplies the sum of the experts."""
+
+    factor = 1.0
+
+    def forward(self, x_Nm):
+        return self.factor * super().forward(x_Nm)
+''',
     "GatedSharedMLP": '''class GatedSharedMLP(SparseMLP):
     """Adds an expert that computes every token, weighted by the sigmoid of a gate."""
 
@@ -132,7 +140,12 @@ CLASSES = {
     scale = 1.0
 
     def forward(self, x_Nm, cos, sin, step):
-        x_Nm = x_Nm + self.scale * self.self_attn(self.input_layernorm(x_Nm), cos, sin, step)
+        mixed_Nm = self.self_attn(self.input_layernorm(x_Nm), cos, sin, step)
+        if self.norms == "around":
+            x_Nm = x_Nm + self.scale * self.post_attention_layernorm(mixed_Nm)
+            output_Nm = self.mlp(self.pre_feedforward_layernorm(x_Nm))
+            return x_Nm + self.scale * self.post_feedforward_layernorm(output_Nm)
+        x_Nm = x_Nm + self.scale * mixed_Nm
         return x_Nm + self.scale * self.mlp(self.post_attention_layernorm(x_Nm))
 ''',
     "HeadNorm": '''class HeadNorm(Module):

@@ -23,6 +23,7 @@ from bringup.compile.draft.facts.words import (
     MULTI_QUERY,
     OUT_BIAS,
     PARALLEL,
+    POSITIONS,
     QKV_BIAS,
     SHARED_COUNT,
     SHARED_WIDTH,
@@ -190,9 +191,10 @@ def facts_of(raw: Mapping[str, Any], headers: Mapping[str, TensorInfo], hints: H
         raise cannot(f"`{wrong[0]}` of config.json is not an integer from 1", "correct config.json")
     more = {"eps": EPSILONS, "act": ACTIVATION, "head_dim": HEAD_DIM, "experts": EXPERTS}
     more |= {"per_token": EXPERTS_PER_TOKEN, "expert_width": EXPERT_WIDTH}
+    more |= {"positions": POSITIONS}
     more |= {"shared_width": SHARED_WIDTH, "shared_count": SHARED_COUNT}
     keys |= {meaning: key for meaning, words in more.items() if (key := first(words, raw))}
-    latent = hints.meaning is not None and hints.meaning.latent and _count(raw.get("qk_rope_head_dim")) > 0
+    latent = hints.meaning is not None and hints.meaning.latent != "" and _count(raw.get("qk_rope_head_dim")) > 0
     keys |= {"head_dim": "qk_rope_head_dim"} if latent else {}
     m, h = values["hidden_size"], values["num_attention_heads"]
     d = _count(raw.get(keys.get("head_dim", ""))) or max(1, m // h)
@@ -249,7 +251,9 @@ def bias_key(facts: Facts, part: str) -> tuple[bool, str | None]:
 
 def rotary_dim(facts: Facts) -> int:
     """`rotary_dim`, the number of a head's channels that rotate, if transformers' class derives the fraction of them
-    from it; 0 otherwise."""
+    from it, or its code rotates as many; 0 otherwise."""
+    if facts.hints.meaning and facts.hints.meaning.rotates == "rotary_dim":
+        return _count(facts.raw.get("rotary_dim"))
     turned, group = _count(facts.raw.get("rotary_dim")), facts.hints.resolved.get("rope_parameters")
     share: Any = cast("Mapping[str, Any]", group).get("partial_rotary_factor") if isinstance(group, Mapping) else None
     return turned if turned and share == turned / facts.sizes.d else 0

@@ -16,9 +16,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
-from bringup.compile.draft.modelling.inert import inert_keys, rejections
+from bringup.compile.draft.modelling.inert import alone_in, inert_keys, rejections
 from bringup.compile.draft.modelling.meaning import meaning_of
 from bringup.compile.draft.modelling.parts import modelling_file, parts_of
+from bringup.compile.draft.modelling.properties import quotient_of
+from bringup.compile.draft.modelling.settled import settled_keys
 from bringup.compile.draft.modelling.stated import Meaning
 
 NO_WORDS: Mapping[str, Any] = {}
@@ -26,14 +28,15 @@ NO_WORDS: Mapping[str, Any] = {}
 
 @dataclass(slots=True)
 class Hints:
-    """`defaults`: of absent keys of config.json, {} if unknown. `roles`: by a tensor's last word.
-    `packed`: parts of a fused tensor, in order, by its last word. `pairs`: whether rope rotates adjacent channels.
-    `norm`: the class of norms; `plain_norm`: that of norms without a weight, if all are; `eps`: their epsilon, if the
-    code has it as a number. `rope`: whether there is rope. `by_head`, `by_group`: whether the rows of one tensor of
-    q, k and v are read head by head, or key head by key head with the queries of each. `resolved`: the config with the
-    keys that transformers' class adds. `aliases`: config keys by the names that the code has for them. `meaning`: what
-    the modelling code computes, None if unknown. `inert`: keys that nothing reads. `sources`: the origin of each, for
-    people. `absent`: why transformers gave none, and what to install; "" if it did."""
+    """`defaults`: of absent keys of config.json, {} if unknown. `roles`: by a tensor's last word. `packed`: parts of
+    a fused tensor, in order, by its last word. `pairs`: whether rope rotates adjacent channels. `norm`: the class of
+    norms; `plain_norm`: that of norms without a weight, if all are; `eps`: their epsilon, if the code has it as a
+    number. `rope`: whether there is rope. `by_head`, `by_group`: whether the rows of one tensor of q, k and v are
+    read head by head, or key head by key head with the queries of each. `resolved`: the config with the keys that
+    transformers' class adds. `aliases`: config keys by the names that the code has for them. `quotients`: the two
+    keys of properties that the code reads. `meaning`: what the modelling code computes, None if unknown. `inert`:
+    keys that nothing reads. `settled`: those that only choose statements, or the shapes of tensors. `sources`: the
+    origin of each, for people. `absent`: why transformers gave none, and what to install; "" if it did."""
 
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
     roles: dict[str, str] = field(default_factory=dict[str, str])
@@ -47,8 +50,10 @@ class Hints:
     by_group: bool = False
     resolved: Mapping[str, Any] = field(default_factory=dict[str, Any])
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
+    quotients: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     meaning: Meaning | None = None
     inert: frozenset[str] = frozenset()
+    settled: frozenset[str] = frozenset()
     sources: list[str] = field(default_factory=list[str])
     absent: str = ""
 
@@ -82,7 +87,7 @@ def _from_transformers(hints: Hints, model_type: str, raw: Mapping[str, Any], ar
     finally:
         logging.disable(logging.NOTSET)
     hints.sources.append(f"transformers' {kind.__name__}: what absent keys mean")
-    _read_modelling(hints, model_type)
+    _read_modelling(hints, model_type, architecture)
     _read_meaning(hints, model_type, raw, architecture, kind)
     _read_conversions(hints, model_type)
 
@@ -104,18 +109,24 @@ def _resolved(kind: Any, raw: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_meaning(hints: Hints, model_type: str, raw: Mapping[str, Any], architecture: str, kind: Any) -> None:
     """What the classes of the architecture compute for this config, and the keys that have no effect."""
-    file = modelling_file(model_type)
-    parts = parts_of(file, architecture, hints.resolved) if file is not None and hints.resolved else {}
+    file = modelling_file(model_type, architecture)
+    values = dict(hints.resolved)
+    values |= {name: values[key] for name, key in hints.aliases.items() if key in values}
+    parts = parts_of(file, architecture, values) if file is not None and hints.resolved else {}
     if file is None or not parts:
         return
     hints.meaning = meaning_of(parts)
-    hints.inert = inert_keys(kind, raw, file)
+    read = {hints.meaning.factors[place] for place in hints.meaning.factors} - values.keys()
+    hints.quotients = {name: both for name in read if (both := quotient_of(kind, name))}
+    hints.eps = hints.meaning.eps if hints.eps is None else hints.eps
+    settled = frozenset(hints.aliases.get(key, key) for key in settled_keys(parts, values))
+    hints.inert, hints.settled = inert_keys(kind, raw, file), settled & alone_in(kind, raw, file)
     hints.sources.append(f"transformers' {file.name}: the statements of {architecture}")
 
 
-def _read_modelling(hints: Hints, model_type: str) -> None:
+def _read_modelling(hints: Hints, model_type: str, architecture: str) -> None:
     """Facts that no shape shows, from the text of transformers' modelling file."""
-    file = modelling_file(model_type)
+    file = modelling_file(model_type, architecture)
     if file is None:
         return
     text = file.read_text("utf-8")
@@ -146,7 +157,8 @@ def _pairs(text: str) -> bool | None:
     """Whether rope rotates adjacent channels, by the function that rotates; None if it is not known."""
     if "torch.chunk(x, 2, dim=-1)" in text and "first_half * cos - second_half * sin" in text:
         return False
-    return re.search(r"x\[\.\.\., 0?::2\]", text) is not None if "rotate_half" in text else None
+    named = "rotate_half" in text or "rotate_every_two" in text
+    return re.search(r"x\[(\.\.\.|:, :, :), 0?::2\]", text) is not None if named else None
 
 
 def _norms(text: str) -> tuple[str | None, float | None]:

@@ -42,6 +42,8 @@ def slots_of(facts: Facts) -> Iterator[Slot]:
         for tensors in (found[key] for key in ((role, "weight"), (role, "bias")) if key in found):
             target = PARAMETERS[role].format(p=tensors.p, L="{L}")
             yield _rotated(facts, tensors, target, role) if role in "qk" else matrix(tensors, target)
+    for tensors in (found[key] for key in (("o_gate", "weight"), ("o_gate", "bias")) if key in found):
+        yield matrix(tensors, PARAMETERS["o_gate"].format(p=tensors.p, L="{L}"))
     for key in (("qkv", "weight"), ("qkv", "bias")):
         if key in found:
             yield _qkv(facts, found[key])
@@ -58,6 +60,10 @@ def _stored(facts: Facts, role: str) -> Iterator[Slot]:
             yield matrix(tensors, target)
         elif role in ("q_norm", "k_norm") and facts.hints.pairs and not rotates_part(facts):
             yield _turned_norm(facts, tensors, target)
+        elif role in ("q_norm", "k_norm") and "{E}" in tensors.stem:
+            n = "config.num_heads" if role == "q_norm" else "config.num_kv_heads"
+            text = f'stack(S({tensors.quoted}, "d"), over="E", n={n}, axis="heads").mv("heads d -> (heads d)")'
+            yield Slot(tensors, [Reading("a tensor for each head", {target: text})])
         elif role in ("q_norm", "k_norm") and len(tensors.shape) == 2:
             text = f'S({tensors.quoted}, "heads d").mv("heads d -> (heads d)")'
             yield Slot(tensors, [Reading("as stored", {target: text})])

@@ -58,6 +58,7 @@ class Sizes:
             **{role: list[Shape]() for role in LATENT},
             "q_norm": [(self.d,), (heads,), (self.h, self.d)], "k_norm": [(self.d,), (keys,), (self.g, self.d)],
             "o_norm": [(heads,)], "mlp_norm": [(self.f,)], "sinks": [(self.h,)],
+            "o_gate": [(heads, m), (self.h, m)],
         }.get(role, [(m,)])  # fmt: skip
 
 
@@ -224,6 +225,8 @@ def _of_experts(tensors: Tensors, sizes: Sizes) -> bool:
 def _by_name(tensors: Tensors, hints: Hints) -> str:
     """The role by a name, '' for an unknown one."""
     words = [word for word in tensors.stem.split(".") if not word.startswith("{")]
+    if tensors.stem.endswith("norms.{E}"):  # one for each head
+        words = words[:-1]
     last = words[-1] if words else ""
     if not tensors.in_layers:
         return next((role for role, names in TOP.items() if last in names), "")

@@ -13,6 +13,7 @@ SIZES: Mapping[str, tuple[str, ...]] = {
     "intermediate_size": ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim"),
     "vocab_size": ("vocab_size", "padded_vocab_size"),
 }
+POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 MULTI_QUERY = ("multi_query",)  # true: one key head, whatever another key states
 PARALLEL = ("parallel_attn", "use_parallel_residual", "parallel_residual")  # true: the MLP reads what attention reads
 HEAD_DIM = ("head_dim", "head_size", "kv_channels", "d_head")
@@ -43,6 +44,7 @@ ATTENTION: Mapping[str, tuple[str, ...]] = {
     "o_norm": ("attn_sub_norm",),
     **{role: (role,) for role in LATENT},
     "sinks": ("sinks",),
+    "o_gate": ("gate_proj", "g_proj"),
 }
 MLP: Mapping[str, tuple[str, ...]] = {
     "gate": ("gate_proj", "w1", "c_fc_0", "linear_gate"),
@@ -102,6 +104,7 @@ PARAMETERS: Mapping[str, str] = {
     **{role: f"model.layers.{{L}}.self_attn.{role}.{{p}}" for role in ("q_norm", "k_norm", "o_norm")},
     **{role: f"model.layers.{{L}}.self_attn.{role}.{{p}}" for role in LATENT},
     "sinks": "model.layers.{L}.self_attn.sinks",
+    "o_gate": "model.layers.{L}.self_attn.gate_proj.{p}",
     "mlp_norm": "model.layers.{L}.mlp.norm.{p}",
     **{role: f"model.layers.{{L}}.mlp.{role}_proj.{{p}}" for role in ("gate", "up", "down")},
     "router": "model.layers.{L}.mlp.gate.{p}",

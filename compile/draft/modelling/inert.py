@@ -12,6 +12,7 @@ SHARED = (
     "cache_utils.py", "integrations/moe.py", "masking_utils.py", "modeling_layers.py", "modeling_rope_utils.py",
     "modeling_utils.py",
 )  # fmt: skip
+READ = re.compile(r"(?<!\bself)\.(\w+)|[\"'](\w+)[\"']")  # as an attribute of a config, or by name
 
 
 def rejections() -> tuple[type[BaseException], ...]:
@@ -26,9 +27,15 @@ def rejections() -> tuple[type[BaseException], ...]:
 def inert_keys(kind: Any, raw: Mapping[str, Any], modelling: Path) -> frozenset[str]:
     """The keys whose name occurs neither in the modelling file nor in those that all families share, and whose value
     `kind`, the configuration class, can change without a change of any other key."""
+    words = {word for word in re.findall(r"\w+", modelling.read_text("utf-8"))}
+    return frozenset(key for key in alone_in(kind, raw, modelling) if key not in words)
+
+
+def alone_in(kind: Any, raw: Mapping[str, Any], modelling: Path) -> frozenset[str]:
+    """The keys that the files of all families do not read, and that change no other key of the config."""
     package = modelling.parents[2]
-    files = [modelling, *(file for name in SHARED if (file := package / name).is_file())]
-    words = {word for file in files for word in re.findall(r"\w+", file.read_text("utf-8"))}
+    files = [file for name in SHARED if (file := package / name).is_file()]
+    words = {word for file in files for both in READ.findall(file.read_text("utf-8")) for word in both}
     try:
         plain = kind(**raw).to_dict()
     except rejections():
@@ -43,6 +50,8 @@ def _alone(kind: Any, raw: Mapping[str, Any], key: str, plain: Mapping[str, Any]
         other: Any = not value
     elif isinstance(value, int | float):
         other = value + 1
+    elif isinstance(value, str):
+        other = f"{value}_"
     else:
         return False
     try:

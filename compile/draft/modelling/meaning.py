@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 
 from bringup.compile.draft.modelling.attention import attention_of
+from bringup.compile.draft.modelling.decided import MODULE
 from bringup.compile.draft.modelling.experts import experts_of
 from bringup.compile.draft.modelling.latent import latent_parts
 from bringup.compile.draft.modelling.model import applied_norms, model_of
@@ -40,19 +41,31 @@ FACTORS = (  # the place, and the statement; the group is the key
     ("residual", r"hidden_states = residual \+ hidden_states \* config\.(\w+)"),
     ("logits /", r"logits = logits / config\.(\w+)"),
     ("logits *", r"logits = logits \* config\.(\w+)"),
+    ("logits *", r"logits = self\.lm_head\(hidden_states\) \* config\.(\w+)"),
 )
 EXPLAINED = (  # other spellings of statements that KNOWN has
     "if 'sliding_attention' in config.layer_types",
     "if self.wg.weight.dtype == torch.float32",  # of a conversion to float32
     "scaling = module.head_dim ** (-0.5)",  # of a function whose caller states the scale
+    "scaling = query.size(-1) ** (-0.5)",
+    "attn_weights = torch.matmul(query, key.transpose(-1, -2)) * scaling",
+    "hidden_states = input @ self.weight.T",  # of a subclass of Linear
+    "if self.bias is None",
     "rot_x = torch.stack([-x2, x1], dim=-1).flatten(-2)",
     "target_dtype = torch.get_autocast_dtype(device_type)",  # of a function without effect outside of autocast
     "return torch.amp.autocast_mode._cast(args, device_type, target_dtype)",
 )
+BY_DEPTH = re.compile(r"config\.(\w+) / math\.sqrt\(config\.num_hidden_layers\)")
+EMBED_SCALE = re.compile(r"embed_scale=(config\.hidden_size \*\* 0\.5|config\.\w+)\)$")
 SUMS = re.compile(r"(\w+) (/=|= \1 /) \1\.sum\((dim=)?-1, keepdim=True\)")
+IN_ORDER = re.compile(r"q\w*, k\w*, v\w* = self\.\w+\(\w+\)\.split\(self\.\w+, dim=2\)$")
+ROTATED = re.compile(r"\w+ = query\w*\[(?:\.\.\.|:, :, :), :config\.(\w+)\]")  # the channels that rotate
+SUM = re.compile(r"(?:hidden_states = |return )\(?(?:residual \+ |(?:\w+ \+ )?\w+ \+ residual$)")
 ROTATIONS = [  # rope of halves, in other words
     ("gpt_oss", "GptOssForCausalLM", "_apply_rotary_emb"), ("gpt_oss", "GptOssForCausalLM", "apply_rotary_pos_emb"),
-    ("gpt_oss", "GptOssForCausalLM", "RotaryEmbedding"),
+    ("gpt_oss", "GptOssForCausalLM", "RotaryEmbedding"), ("gptj", "GPTJForCausalLM", "RotaryEmbedding"),
+    ("gptj", "GPTJForCausalLM", "create_sinusoidal_positions"), ("gptj", "GPTJForCausalLM", "rotate_every_two"),
+    ("gptj", "GPTJForCausalLM", "apply_rotary_pos_emb"),
 ]  # fmt: skip
 BY_LAYER_TYPE = ("gemma3", "Gemma3ForCausalLM", "RotaryEmbedding")  # a rope for each kind of layer
 
@@ -71,10 +84,14 @@ def meaning_of(parts: Mapping[str, Part]) -> Meaning:
     """The meaning of the classes that an architecture uses."""
     every = tuple(text for part in parts.values() for text in part.statements)
     meaning = Meaning(windows=any("sliding_window_causal_mask" in text for text in every), statements=every)
-    latent = latent_parts(parts)
-    meaning.latent = bool(latent)
+    meaning.latent, latent = latent_parts(parts)
     meaning.applied_norms = applied_norms(parts)
-    meaning.in_order = any(text.startswith("query_states = qkv[..., :") for text in every)
+    meaning.in_order = any(text.startswith("query_states = qkv[..., :") or IN_ORDER.match(text) for text in every)
+    meaning.rotates = next((match[1] for text in every if (match := ROTATED.fullmatch(text))), "")
+    modules = frozenset(
+        text.removeprefix("self.") for part in parts.values() for text, value in part.known.items() if value is MODULE
+    )
+    meaning.eps = _epsilon(parts)
     for part in parts.values():
         _norms(part, meaning)
         tests = [test for name, test in part.choices.items() if _kind(part.attributes[name]) == "m"]
@@ -90,7 +107,7 @@ def meaning_of(parts: Mapping[str, Part]) -> Meaning:
         if part.statements == ONE_PLUS and _of_one_class(part, parts):
             meaning.one_plus = True
             continue
-        rest = [text for text in part.statements if _plain(text) not in _known() and _computes(text)]
+        rest = [text for text in part.statements if _plain(text) not in _known() and _computes(text, modules)]
         rest = [text for text in _factors(rest, part, parts, meaning)]
         rest = [text for text in attention_of(rest, part, meaning)]
         rest = [text for text in _router(rest, part, meaning)]
@@ -99,7 +116,8 @@ def meaning_of(parts: Mapping[str, Part]) -> Meaning:
         if set(rest) and set(rest) <= _sinks():
             meaning.sinks, rest = True, []
         rest = [text for text in rest if not _shown(text, part)]
-        rest += [f"self.{name} = {text}" for name, text in part.attributes.items() if _fixed(text)]
+        fixed = [name for name, text in part.attributes.items() if _fixed(text, meaning.eps)]
+        rest += [f"self.{name} = {part.attributes[name]}" for name in fixed]
         if rest:
             meaning.unexplained.setdefault(part.name, []).extend(dict.fromkeys(rest))
     return meaning
@@ -139,11 +157,12 @@ def _texts(kind: str, architecture: str, name: str = "") -> frozenset[str]:
 
 def _plain(text: str) -> str:
     """A statement without its conversions to float32, which the graph's own parts do as well."""
-    return text.replace(".float()", "")
+    return text.replace(".float()", "").replace(".to(torch.float32)", "")
 
 
-def _computes(text: str) -> bool:
-    """Whether a statement has a decision, or arithmetic other than sums and calls of MOVES and of modules."""
+def _computes(text: str, modules: frozenset[str]) -> bool:
+    """Whether a statement has a decision, or arithmetic other than sums and calls of MOVES and of modules, which are
+    attributes of these names."""
     if text.startswith("if "):
         return "self." in text or "config." in text
     tree = ast.parse(text)
@@ -158,16 +177,31 @@ def _computes(text: str) -> bool:
             return True
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            module = isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) in ("self", "super()")
+            of = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+            module = of in ("self", "super()") or (of.startswith("self.") and name in modules)
             module = module or isinstance(node.func, ast.Name | ast.Subscript)
             if not module and name not in MOVES:
                 return True
     return False
 
 
-def _fixed(text: str) -> bool:
-    """Whether `__init__` has a number or an activation of its own where the draft takes the config's."""
-    return re.search(r"Norm\(.*\beps=[\d.]", text) is not None or re.search(r"ACT2FN\[(?!config\.)", text) is not None
+def _epsilon(parts: Mapping[str, Part]) -> float | None:
+    """The epsilon of all norms, if the code has it as a number: torch's default for a LayerNorm without one."""
+    found: set[str] = set()
+    for text in (text for part in parts.values() for text in part.attributes.values()):
+        if re.match(r"(nn\.)?\w*Norm\w*\(", text):
+            match = re.search(r"\beps=([\w.()-]+)", text)
+            found.add(match[1] if match else "1e-05" if text.startswith("nn.LayerNorm(") else "")
+    try:
+        return float(found.pop()) if len(found) == 1 else None
+    except ValueError:
+        return None
+
+
+def _fixed(text: str, eps: float | None) -> bool:
+    """Whether `__init__` has a number or an activation of its own where the draft has the config's, except `eps`."""
+    norm = eps is None and re.search(r"Norm\(.*\beps=[\d.]", text) is not None
+    return norm or re.search(r"ACT2FN\[(?!config\.)", text) is not None
 
 
 def _of_tensors(node: ast.BinOp | ast.AugAssign) -> bool:
@@ -179,6 +213,8 @@ def _of_tensors(node: ast.BinOp | ast.AugAssign) -> bool:
 def _factors(rest: list[str], part: Part, parts: Mapping[str, Part], meaning: Meaning) -> Iterator[str]:
     capped = any(text == "logits = torch.tanh(logits)" for text in rest)
     for text in rest:
+        if part.name == "ForCausalLM" and "bias=False" in part.attributes.get("lm_head", ""):  # what the head reads
+            text = re.sub(r"^hidden_states = hidden_states (?=/ config\.\w+$)", "logits = logits ", text)
         found = next(((place, match[1]) for place, form in FACTORS if (match := re.fullmatch(form, text))), None)
         if text == "logits = torch.tanh(logits)":
             continue
@@ -187,15 +223,24 @@ def _factors(rest: list[str], part: Part, parts: Mapping[str, Part], meaning: Me
             continue
         if found and meaning.factors.setdefault(*found) == found[1]:
             continue
-        if "super().forward(input_ids) * self.embed_scale" in text and _sqrt_scale(parts):
-            meaning.sqrt_embedding = True
+        scaled = re.fullmatch(r"hidden_states = residual \+ hidden_states \* self\.(\w+)", text)
+        if scaled and (match := BY_DEPTH.fullmatch(part.attributes.get(scaled[1], ""))):
+            meaning.factors["residual by depth"] = match[1]
+            continue
+        if "super().forward(input_ids) * self.embed_scale" in text and (scale := _embed_scale(parts)):
+            if scale == "config.hidden_size ** 0.5":
+                meaning.sqrt_embedding = True
+            else:
+                meaning.factors["embedding"] = scale.removeprefix("config.")
         else:
             yield text
 
 
-def _sqrt_scale(parts: Mapping[str, Part]) -> bool:
+def _embed_scale(parts: Mapping[str, Part]) -> str:
+    """The factor of embedded tokens that a model passes to its embedding: a key, or √m; '' for another."""
     values = [text for part in parts.values() for text in part.attributes.values() if "embed_scale=" in text]
-    return bool(values) and all("embed_scale=config.hidden_size ** 0.5" in text for text in values)
+    found = {match[1] if (match := EMBED_SCALE.search(text)) else "" for text in values}
+    return found.pop() if len(found) == 1 else ""
 
 
 def _of_one_class(part: Part, parts: Mapping[str, Part]) -> bool:
@@ -215,7 +260,11 @@ def _router(rest: list[str], part: Part, meaning: Meaning) -> Iterator[str]:
     best = next((at for at, text in enumerate(texts) if "topk(" in text), 0)
     sums = any(SUMS.fullmatch(text) for text in texts)
     flagged = any("config.norm_topk_prob" in text for text in texts)
-    chosen = re.compile(r"topk\((\w+, )?config\.\w+, dim=-1\)") if softmax is not None else SUMS
+    chosen = re.compile(r"topk\((\w+, )?(k=)?config\.\w+, dim=-1(, sorted=False)?\)") if softmax is not None else SUMS
+    factors = [(text, match[2]) for text in rest if (match := re.fullmatch(r"(\w+) = \1 \* config\.(\w+)", text))]
+    if softmax is not None and best > softmax and len(factors) == 1 and texts.index(factors[0][0]) > best:
+        meaning.factors["experts"] = factors[0][1]
+        rest = [text for text in rest if text != factors[0][0]]
     rest = [text for text in rest if not SUMS.fullmatch(text) and not chosen.search(text)]
     if softmax is not None and not flagged and not rest:
         meaning.normalises = sums or softmax > best
@@ -233,7 +282,7 @@ def _norms(part: Part, meaning: Meaning) -> None:
             if kinds.get(name):
                 order += kinds[name]
                 names += [name] if kinds[name] == "n" else []
-        if re.match(r"hidden_states = (residual \+ |\w+ \+ \w+ \+ residual$)", text):
+        if SUM.match(text):
             order += "+"
     if order in ORDERS:
         meaning.norms, numbers = ORDERS[order]

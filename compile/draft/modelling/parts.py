@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-UNKNOWN = object()  # the value of a test that the config alone does not decide
+from bringup.compile.draft.modelling.decided import defaults_of, run_init
+from bringup.compile.draft.modelling.live import Values, is_key, live_statements, set_in, text_of
+
+Nodes = Mapping[str, ast.ClassDef | ast.FunctionDef]
 SKIPPED = ("Norm", "PreTrainedModel")  # the kind of norm is read elsewhere (`hints`)
 
 
@@ -22,14 +25,22 @@ SKIPPED = ("Norm", "PreTrainedModel")  # the kind of norm is read elsewhere (`hi
 class Part:
     """A class or a function: the statements that run for a config, in order, the expressions of attributes, and by
     attribute the test of a layer's number by which `__init__` chooses between two. `every`: all statements,
-    with `else` and `end` of each test. `arguments`: those of `__init__`, with their defaults."""
+    with `else` and `end` of each test. `reached`: the assignments of `__init__` that the config can reach.
+    `arguments`: those of `__init__`, with their defaults. `functions` are all, `keys` the config keys of attributes,
+    `known` the values
+    of `self.NAME`, and `of_any_config` the attributes without regard to the config."""
 
     name: str
     statements: list[str] = field(default_factory=list[str])
     attributes: dict[str, str] = field(default_factory=dict[str, str])
     choices: dict[str, str] = field(default_factory=dict[str, str])
     every: list[str] = field(default_factory=list[str])
+    reached: list[str] = field(default_factory=list[str])
     arguments: str = ""
+    functions: list[ast.FunctionDef] = field(default_factory=list[ast.FunctionDef])
+    keys: dict[str, str] = field(default_factory=dict[str, str])
+    known: dict[str, Any] = field(default_factory=dict[str, Any])
+    of_any_config: dict[str, str] = field(default_factory=dict[str, str])
 
 
 def models_folder() -> Path | None:
@@ -38,20 +49,32 @@ def models_folder() -> Path | None:
     return Path(spec.origin).parent / "models" if spec and spec.origin else None
 
 
-def modelling_file(model_type: str) -> Path | None:
-    """The modelling file of a model type, None if there is none."""
+def modelling_file(model_type: str, architecture: str) -> Path | None:
+    """The modelling file of a model type, or else one that defines the architecture's class; None without either."""
     folder, module = models_folder(), model_type.replace("-", "_").removesuffix("_text")
-    file = folder / module / f"modeling_{module}.py" if folder else None
-    return file if file is not None and file.is_file() else None
+    if folder is None:
+        return None
+    own = folder / module / f"modeling_{module}.py"
+    if own.is_file() or not architecture:
+        return own if own.is_file() else None
+    line = f"\nclass {architecture}("
+    return next((file for file in sorted(folder.glob("*/modeling_*.py")) if line in file.read_text("utf-8")), None)
 
 
 def parts_of(file: Path, architecture: str, config: Mapping[str, Any]) -> dict[str, Part]:
     """The classes and functions of a file that a class refers to, itself first; {} if the file does not have it.
 
-    Branches that the values of `config` exclude are left out.
+    Branches that the values of `config` exclude are left out, and those of arguments of `__init__` that no call passes.
     """
     tree = ast.parse(file.read_text("utf-8"))
     nodes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    found = _reached(nodes, architecture, config, {})
+    return _reached(nodes, architecture, config, passed_to(nodes, found))
+
+
+def _reached(
+    nodes: Nodes, architecture: str, config: Mapping[str, Any], passed: Mapping[str, frozenset[str]]
+) -> dict[str, Part]:
     title = architecture.removesuffix("ForCausalLM").removesuffix("LMHeadModel")
     found: dict[str, Part] = {}
     todo = [architecture] if architecture in nodes else []
@@ -60,37 +83,88 @@ def parts_of(file: Path, architecture: str, config: Mapping[str, Any]) -> dict[s
         if name in found:
             continue
         node = nodes[name]
-        part = _part(node, name.removeprefix(title), config)
-        assigned = [ast.unparse(each) for each in ast.walk(node) if isinstance(each, ast.Assign)]  # one of two classes
-        used = {word for text in (*part.statements, *assigned) for word in re.findall(r"\w+", text)}
+        part = _part(node, name.removeprefix(title), config, passed.get(name))
+        used = {word for text in (*part.statements, *part.reached) for word in re.findall(r"\w+", text)}
         todo += [each for each in nodes if each in used]
         part.statements = [text.replace(title, "") for text in part.statements]
         part.attributes = {key: text.replace(title, "") for key, text in part.attributes.items()}
+        part.of_any_config = {key: text.replace(title, "") for key, text in part.of_any_config.items()}
         found[name] = part
     return found
 
 
-def _part(node: ast.ClassDef | ast.FunctionDef, name: str, config: Mapping[str, Any]) -> Part:
+def passed_to(nodes: Nodes, parts: Mapping[str, Part]) -> dict[str, frozenset[str]]:
+    """By class, the arguments of `__init__` that the reached calls pass; without classes that others inherit, or that
+    are named other than in a call."""
+    bases = {ast.unparse(base) for node in nodes.values() if isinstance(node, ast.ClassDef) for base in node.bases}
+    found: dict[str, set[str]] = {name: set() for name in parts if name not in bases}
+    for tree in (ast.parse(text) for part in parts.values() for text in part.reached):
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        called = {id(call.func) for call in calls}
+        for node in (node for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called):
+            found.pop(node.id, None)
+        for call in calls:
+            name = ast.unparse(call.func)
+            if name in found:
+                functions = (each for each in parts[name].functions if each.name == "__init__")
+                found[name] |= {each for function in functions for each in _passed(call, function)}
+    return {name: frozenset(each) for name, each in found.items()}
+
+
+def _passed(call: ast.Call, function: ast.FunctionDef) -> Iterator[str]:
+    """The arguments of a function that a call of its class passes: all, if it unpacks some."""
+    names = [each.arg for each in function.args.args]
+    unpacks = any(isinstance(each, ast.Starred) for each in call.args) or any(not each.arg for each in call.keywords)
+    yield from names if unpacks else names[1 : len(call.args) + 1]
+    yield from (each.arg for each in call.keywords if each.arg)
+
+
+def _part(
+    node: ast.ClassDef | ast.FunctionDef, name: str, config: Mapping[str, Any], passed: frozenset[str] | None
+) -> Part:
     part = Part(name)
     functions = [node] if isinstance(node, ast.FunctionDef) else [
         each for each in node.body if isinstance(each, ast.FunctionDef)
     ]  # fmt: skip
+    part.functions = functions
+    known: dict[str, Any] = {}
     for function in [each for each in functions if each.name == "__init__"]:
         part.arguments = ast.unparse(function.args)
-        for each in ast.walk(function):
-            if isinstance(each, ast.Assign) and isinstance(target := each.targets[0], ast.Attribute):
-                part.attributes[target.attr] = _text(each.value, {})
+        known |= defaults_of(function, passed)
+        part.of_any_config = dict(_attributes(run_init(function.body, {}, {})))
+        for each in run_init(function.body, config, known):
+            part.reached.append(ast.unparse(each))
+            part.attributes |= _attributes([each])
         part.choices = {
-            name: _text(test, part.attributes) for each in ast.walk(function) for name, test in _choices(each)
+            name: text_of(test, part.attributes) for each in ast.walk(function) for name, test in _choices(each)
         }
+    keys = {name: _chosen(text, config) for name, text in part.attributes.items()}
+    part.keys = {name: text for name, text in keys.items() if text.startswith("config.") and is_key(text)}
+    changed = {text for each in functions if each.name != "__init__" for text in set_in(each)}
+    part.known = {text: value for text, value in known.items() if text.startswith("self.") and text not in changed}
     if name.endswith(SKIPPED):
         return part
-    keys = {name: _chosen(text, config) for name, text in part.attributes.items()}
-    keys = {name: text for name, text in keys.items() if text.startswith("config.") and _is_key(text)}
-    for function in [each for each in functions if each.name == "forward" or each is node or _is_helper(each)]:
-        part.statements += _live(function.body, keys, config)
-        part.every += _live(function.body, keys, {}, marks=True)
+    every = [each for each in functions if each.name == "forward" or each is node or _is_helper(each)]
+    live = {each.name: list(live_statements(each.body, part.keys, Values(config, dict(part.known)))) for each in every}
+    for function in every:
+        if not _is_dead(function.name, live, every):
+            part.statements += live[function.name]
+            part.every += live_statements(function.body, part.keys, Values({}, {}), marks=True)
     return part
+
+
+def _attributes(assignments: Iterable[ast.Assign]) -> Iterator[tuple[str, str]]:
+    """The names of the attributes that are set, and their expressions."""
+    for each in assignments:
+        if isinstance(target := each.targets[0], ast.Attribute):
+            yield target.attr, text_of(each.value, {})
+
+
+def _is_dead(name: str, live: Mapping[str, list[str]], functions: list[ast.FunctionDef]) -> bool:
+    """Whether the other methods of a class call a method, but not in the statements that this config reaches."""
+    call = f"self.{name}("
+    called = any(call in ast.unparse(each) for each in functions if each.name != name)
+    return called and not any(call in text for other, texts in live.items() if other != name for text in texts)
 
 
 def _chosen(text: str, config: Mapping[str, Any]) -> str:
@@ -115,78 +189,3 @@ def _targets(body: list[ast.stmt]) -> list[str]:
 def _is_helper(function: ast.FunctionDef) -> bool:
     names = [each.id for each in function.decorator_list if isinstance(each, ast.Name)]
     return function.name not in ("__init__", "extra_repr", "_init_weights") and not names
-
-
-def _is_key(text: str) -> bool:
-    return text.removeprefix("config.").removesuffix("[layer_idx]").isidentifier()
-
-
-class _Keys(ast.NodeTransformer):
-    """Replaces attributes by the config keys of the same value."""
-
-    def __init__(self, keys: Mapping[str, str]) -> None:
-        self.keys = keys
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        text = ast.unparse(node)
-        if text.startswith("self.config."):
-            return ast.parse(text.removeprefix("self."), mode="eval").body
-        if text.startswith("self.") and (key := self.keys.get(node.attr)) and isinstance(node.value, ast.Name):
-            return ast.parse(key, mode="eval").body
-        return self.generic_visit(node)
-
-
-def _text(node: ast.AST, keys: Mapping[str, str]) -> str:
-    return ast.unparse(_Keys(keys).visit(ast.parse(ast.unparse(node))))
-
-
-def _live(
-    body: list[ast.stmt], keys: Mapping[str, str], config: Mapping[str, Any], *, marks: bool = False
-) -> Iterator[str]:
-    """The statements that can run; a test that the config does not decide is a statement `if …`. `marks`: with the
-    statements `else` and `end` of such a test."""
-    for node in body:
-        if isinstance(node, ast.If):
-            value = _value(_Keys(keys).visit(ast.parse(ast.unparse(node.test), mode="eval")).body, config)
-            if value is UNKNOWN:
-                yield f"if {_text(node.test, keys)}"
-            yield from _live(node.body if value is not False else [], keys, config, marks=marks)
-            if marks and value is UNKNOWN and node.orelse:
-                yield "else"
-            yield from _live(node.orelse if value is not True else [], keys, config, marks=marks)
-            if marks and value is UNKNOWN:
-                yield "end"
-        elif isinstance(node, ast.For | ast.While | ast.With | ast.FunctionDef):
-            yield from _live(node.body, keys, config, marks=marks)
-        elif isinstance(node, ast.Return | ast.Assign | ast.AugAssign | ast.AnnAssign) or (
-            isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant)
-        ):
-            yield _text(node, keys)
-
-
-def _value(test: ast.expr, config: Mapping[str, Any]) -> object:
-    """True or False if values of the config decide a test; UNKNOWN otherwise."""
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        value = _value(test.operand, config)
-        return value if value is UNKNOWN else not value
-    if isinstance(test, ast.BoolOp):
-        values = [_value(each, config) for each in test.values]
-        decisive = isinstance(test.op, ast.Or)
-        if decisive in values:
-            return decisive
-        return UNKNOWN if UNKNOWN in values else not decisive
-    if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Is | ast.IsNot):
-        key = _key(test.left)
-        none = isinstance(test.comparators[0], ast.Constant) and test.comparators[0].value is None
-        if not none or key not in config:
-            return UNKNOWN
-        return (config[key] is None) == isinstance(test.ops[0], ast.Is)
-    key = _key(test)
-    if isinstance(test, ast.Attribute) and ast.unparse(test) == "self.training":
-        return False
-    return bool(config[key]) if key in config else UNKNOWN
-
-
-def _key(node: ast.expr) -> str:
-    text = ast.unparse(node)
-    return text.removeprefix("config.") if text.startswith("config.") and _is_key(text) and "[" not in text else ""

@@ -15,6 +15,7 @@ from bringup.compile.draft.modelling.parts import Part
 _TOTAL = r"<weights>\.sum\(dim=-1, keepdim=True\)"
 _DIVISIONS = (
     (r"<sum> = " + _TOTAL + r" \+ 1e-20", r"<weights> /= <sum>"),
+    (r"<sum> = " + _TOTAL + r" \+ 1e-20", r"<weights> = <weights> / <sum>"),
     (r"<weights> /= " + _TOTAL,),
     (r"<weights> = <weights> / " + _TOTAL,),
     (r"<weights> = <weights> / \(" + _TOTAL + r" \+ 1e-20\)",),
@@ -23,11 +24,13 @@ _LAST = r"dim=-1(?:, sorted=False)?\)"
 # Each step has alternatives, each of them several statements; the empty one omits the step. `<name>` is any name, and
 # the same one wherever it occurs.
 STEPS: tuple[tuple[tuple[str, ...], ...], ...] = (
-    ((r"<x> = <x>\.(?:view|reshape)\(-1, (?:config\.hidden_size|<x>\.shape\[-1\])\)",), ()),
+    ((r"_, _, <width> = <x>\.shape", r"<x> = <x>\.view\(-1, <width>\)"),
+     (r"<x> = <x>\.(?:view|reshape)\(-1, (?:config\.hidden_size|<x>\.shape\[-1\])\)",), ()),
     ((r"<logits> = F\.linear\(<x>(?:\.type\(torch\.float32\)|\.to\(self\.weight\.dtype\))?, "
-      r"self\.weight(?:\.type\(torch\.float32\))?\)",),),
+      r"self\.weight(?:\.type\(torch\.float32\))?\)",),
+     (r"<logits> = self\.gate\(<x>\)\.to\(torch\.float32\)",)),
     ((r"<scores> = <logits>\.sigmoid\(\)",), (r"<scores> = (?:nn\.functional|F|torch)\.sigmoid\(<logits>\)",)),
-    ((r"<by> = <scores> \+ self\.<own_bias>",), (r"<by> = <scores> \+ <bias>",)),
+    ((r"<by> = <scores> \+ self\.<own_bias>",), (r"<by> = <scores> \+ <bias>",), ()),
     ((r"<group> = <by>\.view\(-1, config\.<groups>, config\.<experts> // config\.<groups>\)"
       r"\.topk\(2, dim=-1\)\[0\]\.sum\(dim=-1\)",
       r"<best> = torch\.topk\(<group>, (?:k=)?config\.<topk_groups>, " + _LAST + r"\[1\]",
@@ -36,9 +39,10 @@ STEPS: tuple[tuple[tuple[str, ...], ...], ...] = (
       r"<mask> = <zeros>\.unsqueeze\(-1\)\.expand\(-1, config\.<groups>, config\.<experts> // config\.<groups>\)"
       r"\.reshape\(-1, config\.<experts>\)",
       r"<by> = <by>\.masked_fill\(~<mask>\.bool\(\), float\('-inf'\)\)"), ()),
-    ((r"<chosen> = torch\.topk\(<by>, (?:k=)?config\.<per_token>, " + _LAST + r"\[1\]",),
+    ((r"_, <chosen> = torch\.topk\(<scores> \+ <bias>, (?:k=)?config\.<per_token>, dim=1\)",),
+     (r"<chosen> = torch\.topk\(<by>, (?:k=)?config\.<per_token>, " + _LAST + r"\[1\]",),
      (r"_, <chosen> = torch\.topk\(<by>, (?:k=)?config\.<per_token>, " + _LAST,)),
-    ((r"<weights> = <scores>\.gather\(1, <chosen>\)",),),
+    ((r"<weights> = <scores>\.gather\((?:dim=)?1, (?:index=)?<chosen>\)",),),
     (*((r"if config\.<normalise>", *forms, "end") for forms in _DIVISIONS), *_DIVISIONS, ()),
     ((r"<weights> = <weights> \* config\.<factor>",), ()),
     ((r"<result> = <weights>", r"return \(<logits>, <result>, <chosen>\)"),
@@ -88,7 +92,7 @@ def routing_of(part: Part, parts: Mapping[str, Part]) -> Routing | None:
         added = next((other.statements for other in parts.values() if other.name == adder), list[str]())
         match = re.fullmatch(r"return \w+ \+ self\.(\w+)\.squeeze\(\)", added[0]) if len(added) == 1 else None
         names = {**names, "own_bias": match[1]} if match else None
-    if names is None:
+    if names is None or not {"bias", "own_bias"} & names.keys():
         return None
     argument = rf".*self\.{names['bias']}" if "bias" in names else ""
     call = re.compile(rf"_, (\w+), (\w+) = self\.\w+\(\w+{argument}\)")

@@ -19,13 +19,15 @@ class Meaning:
     of queries and keys. `embedding_norm`: the attribute of a norm of embedded tokens. `position_offset`: the first
     row of learned positions. `clamped`: the keys of the factor and the limit of a clamped SwiGLU. `gate_turns`: the
     gate and up alternate. `experts_in_out`: experts store their inputs first. `sinks`: scores of a key without a
-    value. `latent`: multi-head latent attention. `one_plus`: layer normalisation multiplies by 1 + weight. `clip`:
-    a key of the largest magnitude of queries, keys and values. `turned_back`: rope rotates by minus the angle.
-    `position_scale`: queries are multiplied by a number that grows with the position. `windows`: whether there are
-    sliding windows. `gate_first`: whether the gate is the first half of its product with up. `in_order`: one tensor
-    has q, then k, then v. `routing`: sigmoid routing, None for another. `layer_test`: the test by which a layer has
-    one of two MLPs, '' if all layers have the same. `statements` are all of them, `unexplained` those with a
-    question, by class.
+    value. `latent`: how rope rotates in MLA, '' for another attention. `one_plus`: layer normalisation multiplies
+    by 1 + weight. `clip`: a key of the largest magnitude of queries, keys and values. `turned_back`: rope rotates
+    by minus the angle. `position_scale`: queries are multiplied by a number that grows with the position.
+    `windows`: whether there are sliding windows. `gate_first`: whether the gate is the first half of its product
+    with up. `in_order`: one tensor has q, then k, then v. `routing`: sigmoid routing, None for another.
+    `layer_test`: the test by which a layer has one of two MLPs, '' if all layers have the same. `gate`: the
+    projection whose sigmoid multiplies the result of attention. `rotates`: the key of the number of channels that
+    rotate. `eps`: the epsilon of all norms, if it is a number in the code. `statements` are all of them,
+    `unexplained` those with a question, by class.
     """
 
     factors: dict[str, str] = field(default_factory=dict[str, str])
@@ -39,7 +41,7 @@ class Meaning:
     normalises: bool | None = None
     clip: str = ""
     one_plus: bool = False
-    latent: bool = False
+    latent: str = ""
     clamped: tuple[str, str] | None = None
     gate_turns: bool = False
     experts_in_out: bool = False
@@ -54,6 +56,9 @@ class Meaning:
     gate_first: bool | None = None
     in_order: bool = False
     layer_test: str = ""
+    eps: float | None = None
+    rotates: str = ""
+    gate: str = ""
     routing: Routing | None = None
     statements: tuple[str, ...] = ()
     unexplained: dict[str, list[str]] = field(default_factory=dict[str, list[str]])

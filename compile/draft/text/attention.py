@@ -60,10 +60,27 @@ def own_attention(facts: Facts) -> Own | None:
             "stretched_N = 1 + torch.floor(step.positions.float() / period)",
             "q_NHD = q_NHD * (1 + factor * torch.log(stretched_N))[:, None, None].to(q_NHD.dtype)",
         ]
+    _before_the_last_matrix(facts, own)
+    return own if own.features else None
+
+
+def _before_the_last_matrix(facts: Facts, own: Own) -> None:
+    """A gate, and a norm."""
+    roles = facts.roles
+    if roles.has("o_gate"):
+        own.add("the sigmoid of a projection of the input multiplies the result")
+        axes, width = ("h", "") if gate_of_heads(facts) else ("(h d)", "d=d, ")
+        bias = roles.has("o_gate", "bias")
+        own.given["gate_proj"] = f'Linear("out:{axes} in:m", h=h, {width}m=m, bias={bias})'
     if roles.has("o_norm"):
         own.add("a norm precedes the last matrix")
         own.given["o_norm"] = "self.norm(h * d, config.eps)"
-    return own if own.features else None
+
+
+def gate_of_heads(facts: Facts) -> bool:
+    """Whether the gate of attention has one value for each head."""
+    shape = facts.roles.found["o_gate", "weight"].shape
+    return shape[0] == facts.sizes.h or (shape[1] == facts.sizes.h and shape[0] == facts.sizes.m)
 
 
 def plain_query_norm(facts: Facts) -> bool:
@@ -74,7 +91,10 @@ def plain_query_norm(facts: Facts) -> bool:
 
 def own_norms(facts: Facts) -> bool:
     """Whether each head has its own weights of the norm of queries and of keys."""
-    return facts.roles.has("q_norm") and len(facts.roles.found["q_norm", "weight"].shape) == 2
+    if not facts.roles.has("q_norm"):
+        return False
+    tensors = facts.roles.found["q_norm", "weight"]
+    return len(tensors.shape) == 2 or "{E}" in tensors.stem
 
 
 def wide_norms(facts: Facts) -> bool:
@@ -116,7 +136,11 @@ def attention_class(facts: Facts) -> str:
         three, heads = [], heads.replace("each.unflatten", "each(x_Nm).unflatten")
         heads += "(self.q_proj, self.k_proj, self.v_proj))"
     sinks = ", sinks_H=self.sinks" if facts.roles.has("sinks", "") else ""
-    last = "self.o_norm(mixed.flatten(1))" if facts.roles.has("o_norm") else "mixed.flatten(1)"
+    last = "mixed.flatten(1)"
+    if facts.roles.has("o_gate"):
+        gate = "self.gate_proj(x_Nm).sigmoid()"
+        last = f"(mixed * {gate}[..., None]).flatten(1)" if gate_of_heads(facts) else f"{last} * {gate}"
+    last = f"self.o_norm({last})" if facts.roles.has("o_norm") else last
     body = [
         *three, heads, *own.early, *turn, *own.late,
         "keys, values = self.cache(step, k_NGD, v_NGD)",

@@ -77,8 +77,8 @@ def _unread(facts: Facts, key: str) -> str:
         return comment(question) + f"        fields.only({quoted(key)}, {quoted(value)})\n"
     if key in facts.hints.inert:
         return f"        fields.only({quoted(key)}, {quoted(value)})  # transformers does not read it\n"
-    if value is None or value is False:
-        question = facts.ask(f"`{short(key)}` is {value}: other values are rejected; write what they change")
+    if value is None or value is False or key in facts.hints.settled:
+        question = facts.ask(f"`{short(key)}` is {shown(value)}: other values are rejected; write what they change")
         return comment(question) + f"        fields.only({quoted(key)}, {quoted(value)})\n"
     if key == "original_max_position_embeddings":
         return f"        fields.optional({quoted(key)}, int)  # read for the types of rope that have it\n"
@@ -104,13 +104,14 @@ def _common(facts: Facts) -> list[str]:
         rope["further"] = ("llama_4_scaling_beta", "max_position_embeddings")
     eps = keys.get("eps", "rms_norm_eps")
     absent_eps = default(eps, 1e-5) if facts.hints.eps is None else facts.hints.eps
-    positions, tied = default("max_position_embeddings", 2048), default("tie_word_embeddings", False)
+    length = keys.get("positions", "max_position_embeddings")
+    positions, tied = default(length, 2048), default("tie_word_embeddings", False)
     activation = default(keys.get("act", "hidden_act"), "silu")
     comments = ""
     named = facts.states_kv_heads and all(
         key == meaning for meaning, key in keys.items() if meaning.endswith(("_size", "_heads", "_layers"))
     )
-    named = named and facts.raw.get(keys["intermediate_size"]) is not None
+    named = named and length == "max_position_embeddings" and facts.raw.get(keys["intermediate_size"]) is not None
     if ropes := layer_ropes(facts):
         rope |= ropes if named else {}
     if any(isinstance(value, Mapping) for value in group.values()) and not (ropes and named):
@@ -123,6 +124,7 @@ def _common(facts: Facts) -> list[str]:
         )
     if "eps" not in keys and facts.hints.eps is None:
         comments += comment(facts.ask("the epsilon of the norms is not in config.json", f"eps={absent_eps}"))
+    turned = rotary_dim(facts)
     if named:
         own = {
             "rms_norm_eps": eps,
@@ -135,7 +137,7 @@ def _common(facts: Facts) -> list[str]:
             **({"keys": own} if own else {}), "nulls": ("num_key_value_heads", "head_dim"), **rope,
         }  # fmt: skip
         given = "".join(f"            {key}={quoted(value)},\n" for key, value in settings.items())
-        if turned := rotary_dim(facts):
+        if turned:
             part = f'fields.size("rotary_dim", {turned}) / fields.size("head_dim", {facts.sizes.d})'
             given = re.sub(r" +partial=.*\n", "", given) + f"            partial={part},\n"
         return [
@@ -146,18 +148,17 @@ def _common(facts: Facts) -> list[str]:
     before, kv = _key_heads(facts)
     comments += before
     d = f"fields.size({quoted(keys['head_dim'])}, hidden // heads)" if "head_dim" in keys else "hidden // heads"
-    given = ", ".join(f"{key}={quoted(value)}" for key, value in rope.items())
+    given = ", ".join(f"{key}={quoted(value)}" for key, value in rope.items() if key != "partial" or not turned)
+    given += f', partial=fields.size("rotary_dim", {turned}) / head_dim' if turned else ""
     act = keys.get("act", "hidden_act")
     width = ""
-    if facts.raw.get(keys["intermediate_size"]) is None:
-        state = "null" if keys["intermediate_size"] in facts.raw else "not in config.json"
-        question = facts.ask(f"`{short(keys['intermediate_size'])}` is {state}: is it 4 times the hidden size?")
-        comments, width = comments + comment(question), ", 4 * hidden, null=4 * hidden"
+    if facts.raw.get(keys["intermediate_size"]) is None:  # the tensors are as wide
+        width = ", 4 * hidden, null=4 * hidden"
     return [
         comments,
         f"        hidden, heads = fields.size({quoted(keys['hidden_size'])}), {heads}\n",
         f"        head_dim = {d}\n",
-        f'        positions = fields.size("max_position_embeddings", {quoted(positions)})\n',
+        f"        positions = fields.size({quoted(length)}, {quoted(positions)})\n",
         "        common = dict(\n",
         f"            vocab_size=fields.size({quoted(keys['vocab_size'])}),\n",
         "            max_positions=positions,\n            hidden=hidden,\n",

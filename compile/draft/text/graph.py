@@ -8,6 +8,7 @@ from textwrap import indent
 from bringup.compile.draft.facts.classes import CLASSES, PARALLEL_LAYERS
 from bringup.compile.draft.facts.facts import PUBLIC, Facts, bias_key
 from bringup.compile.draft.facts.questions import comment
+from bringup.compile.draft.facts.quoted import quoted
 from bringup.compile.draft.text.attention import (
     LATENT,
     NAME,
@@ -41,10 +42,13 @@ def graph_text(facts: Facts, read: frozenset[str] = frozenset()) -> str:
     names = facts.norm, PARALLEL_LAYERS.get(facts.norms, ""), facts.shared
     names = *names, "HeadNorm" if own_norms(facts) else "", "NormedMLP" if facts.roles.has("mlp_norm") else ""
     names = *names, "ScaledLayer" if scaled(facts) else ""
-    names = *(["SigmoidMLP"] if facts.routing else []), *names
+    names = *(["SigmoidMLP"] if facts.routing else []), *(["ScaledMLP"] if _factor(facts) else []), *names
     names = *names, "SoftmaxRouter" if facts.routing and facts.routing.least else ""
     names = *names, "ClampedExperts" if facts.hints.meaning and facts.hints.meaning.clamped else ""
     classes = [CLASSES[name] for name in names if name in CLASSES]
+    if _factor(facts):
+        others = classes.index(CLASSES["ScaledMLP"]) + 1
+        classes[others:] = [text.replace("(SparseMLP)", "(ScaledMLP)") for text in classes[others:]]
     own = [text] if (text := attention_class(facts)) else []
     body = "\n\n".join([*classes, *own, config, layer])
     return (
@@ -110,7 +114,8 @@ def _layer(facts: Facts) -> str:
             text += comment(question)
         return f"{text}        return {layer}(m, config.eps, attention, mlp, norm=self.norm)\n{model_text(facts)}"
     if scaled(facts):
-        text += "        layer = ScaledLayer(m, config.eps, attention, mlp, norm=self.norm)\n"
+        position = f"norm=self.norm, norms={quoted(facts.norms)}"
+        text += f"        layer = ScaledLayer(m, config.eps, attention, mlp, {position})\n"
         return f"{text}        layer.scale = config.residual_scale\n        return layer\n{model_text(facts)}"
     rope = ", rope=int(config.windows[index] is not None)" if layer_ropes(facts) else ""
     norms = "before" if facts.norms == "plain" else facts.norms
@@ -135,6 +140,9 @@ def _mlp(facts: Facts) -> str:
             kinds_of_mlp["experts"] += "\n        mlp.gate = SoftmaxRouter(m, config.routing)"
             kinds_of_mlp["experts"] += "\n        mlp.gate.least = config.least"
     elif facts.mlp == "experts":
+        if _factor(facts):
+            kinds_of_mlp["experts"] = kinds_of_mlp["experts"].replace("SparseMLP(", "ScaledMLP(")
+            kinds_of_mlp["experts"] += "\n        mlp.factor = config.expert_factor"
         kinds_of_mlp["experts"] += _biases(facts)
     kind = "normed" if facts.mlp == "gated" and facts.roles.has("mlp_norm") else facts.mlp
     mlp = f"        mlp = {kinds_of_mlp[kind]}\n"
@@ -152,6 +160,7 @@ def _unexplained(facts: Facts) -> str:
     if facts.hints.meaning and facts.hints.meaning.sinks != roles.has("sinks", ""):
         text += comment(facts.ask("transformers' attention and the tensors differ in whether there are sinks"))
     meaning = facts.hints.meaning
+    text += _of_attention(facts)
     if meaning and meaning.turned_back and facts.sizes.latent:
         text += comment(facts.ask("transformers' rope rotates by minus the angle, and the draft's latents do not"))
     if meaning and meaning.clamped and facts.routing:
@@ -166,6 +175,24 @@ def _unexplained(facts: Facts) -> str:
         lines = "; ".join(f"`{short(each)}`" for each in statements[:3])
         text += comment(facts.ask(f"transformers' {name} computes what the draft does not: {lines}{more}"))
     return text
+
+
+def _of_attention(facts: Facts) -> str:
+    """Questions on the gate of attention, and on the norms of each head."""
+    text, roles, meaning = "", facts.roles, facts.hints.meaning
+    if roles.has("o_gate") != bool(meaning and meaning.gate) and (meaning or roles.has("o_gate")):
+        text += comment(facts.ask("is the result of attention multiplied by the sigmoid of a projection of the input?"))
+    if own_norms(facts) and "RMS" in facts.norm:
+        text += comment(facts.ask("each head has its own norm: is it layer normalisation, as in the draft?"))
+    if roles.has("o_gate") and roles.has("o_norm"):
+        text += comment(facts.ask("a gate and a norm precede the last matrix of attention: which is first?"))
+    return text
+
+
+def _factor(facts: Facts) -> bool:
+    """Whether a key multiplies the sum of experts that softmax scores select."""
+    meaning = facts.hints.meaning
+    return facts.mlp == "experts" and not facts.routing and meaning is not None and "experts" in meaning.factors
 
 
 def _biases(facts: Facts) -> str:
@@ -193,4 +220,5 @@ def without_tensors(facts: Facts) -> list[str]:
     words = {word for stem in stems for word in stem.split(".")}
     plain = facts.norms == "plain" and not roles.has("norm")  # every norm is one without a weight
     computed = {*meaning.norm_roles, "norm", meaning.embedding_norm, "q_norm", "k_norm"} if plain else set[str]()
-    return sorted(meaning.applied_norms - words - computed)
+    renamed = {name for name, role in (*meaning.norm_roles.items(), ("norm", "norm")) if roles.has(role)}
+    return sorted(meaning.applied_norms - words - computed - renamed)

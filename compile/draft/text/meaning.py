@@ -45,10 +45,7 @@ def meaning_text(facts: Facts) -> Written:
             value = f"fields.optional({quoted(key)}, float)"
             value += f" if {quoted(key)} in fields.raw else {quoted(absent)}" if absent is not None else ""
             written.lines.append(f'        common["{name}"] = {value}\n')
-    if scaled(facts):
-        written.add("residual_scale", "float", _positive(facts, meaning.factors["residual"]))
-    if sign := logit_sign(facts):
-        written.add("logit_scale", "float", _positive(facts, meaning.factors[f"logits {sign}"]))
+    _scales(facts, meaning, written)
     _of_attention(facts, meaning, written)
     rope_in = {
         "windows": "tuple(window is not None for window in windows)",
@@ -57,6 +54,18 @@ def meaning_text(facts: Facts) -> Written:
     if meaning.rope_in:
         written.add("rotated", "tuple[bool, ...]", rope_in)
     return written
+
+
+def _scales(facts: Facts, meaning: Meaning, written: Written) -> None:
+    """The factors of residuals, of the sum of experts, and of logits."""
+    if scaled(facts):
+        places = {"residual": "", "residual by depth": " / layers**0.5"}
+        place = next(place for place in places if place in meaning.factors)
+        written.add("residual_scale", "float", _positive(facts, meaning.factors[place]) + places[place])
+    if "experts" in meaning.factors:
+        written.add("expert_factor", "float", _positive(facts, meaning.factors["experts"]))
+    if sign := logit_sign(facts):
+        written.add("logit_scale", "float", _positive(facts, meaning.factors[f"logits {sign}"]))
 
 
 def _of_attention(facts: Facts, meaning: Meaning, written: Written) -> None:
@@ -88,7 +97,9 @@ def _of_latents(facts: Facts, written: Written) -> None:
     for name, key in sizes.items():
         absent = facts.hints.defaults.get(key)
         written.add(name, "int", f"fields.size({quoted(key)}{f', {absent}' if type(absent) is int else ''})")
-    written.add("interleaved", "bool", 'fields.get("rope_interleave", bool, True, null=False)')
+    turns = facts.hints.meaning.latent if facts.hints.meaning else ""
+    key = 'fields.get("rope_interleave", bool, True, null=False)'
+    written.add("interleaved", "bool", {"pairs": "True", "halves": "False"}.get(turns, key))
     plain = facts.hints.defaults.get("qk_nope_head_dim")
     given = f", {plain}" if type(plain) is int else ""
     written.lines.append(
@@ -100,6 +111,9 @@ def _of_latents(facts: Facts, written: Written) -> None:
 
 
 def _positive(facts: Facts, key: str) -> str:
+    if key in facts.hints.quotients:
+        one, other = facts.hints.quotients[key]
+        return f"{_positive(facts, one)} / {_positive(facts, other)}"
     absent = facts.hints.defaults.get(key)
     number = f", {quoted(float(absent))}" if isinstance(absent, int | float) and absent > 0 else ""
     return f"fields.positive({quoted(key)}{number})"
@@ -108,7 +122,8 @@ def _positive(facts: Facts, key: str) -> str:
 def scaled(facts: Facts) -> bool:
     """Whether attention and MLP are multiplied before they are added, in a layer that a draft can write."""
     known = facts.hints.meaning
-    return known is not None and "residual" in known.factors and facts.norms == "before"
+    factors = known.factors.keys() & {"residual", "residual by depth"} if known else ()
+    return bool(factors) and facts.norms in ("before", "around")
 
 
 def logit_sign(facts: Facts) -> str:

@@ -1,0 +1,107 @@
+"""Tests of transformers' code that the values of a config decide."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+UNKNOWN = object()  # the value of an expression that the config alone does not decide
+MODULE = object()  # that of an attribute that is a module
+
+_COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not,
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.In: lambda one, many: one in many, ast.NotIn: lambda one, many: one not in many,
+}  # fmt: skip
+
+
+def decided(test: ast.expr, config: Mapping[str, Any], known: Mapping[str, Any]) -> object:
+    """True or False if values of the config decide a test; UNKNOWN otherwise. `known` are the values of attributes."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        value = decided(test.operand, config, known)
+        return value if value is UNKNOWN else not value
+    if isinstance(test, ast.BoolOp):
+        values = [decided(each, config, known) for each in test.values]
+        decisive = isinstance(test.op, ast.Or)
+        if decisive in values:
+            return decisive
+        return UNKNOWN if UNKNOWN in values else not decisive
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        one, other = (_value(each, config, known) for each in (test.left, test.comparators[0]))
+        compared = _COMPARED[type(test.ops[0])]
+        if UNKNOWN in (one, other) or (MODULE in (one, other) and None not in (one, other)):
+            return UNKNOWN
+        try:
+            return bool(compared(one, other))
+        except TypeError:
+            return UNKNOWN
+    value = _value(test, config, known)
+    return value if value is UNKNOWN else bool(value)
+
+
+def _value(node: ast.expr, config: Mapping[str, Any], known: Mapping[str, Any]) -> object:
+    """The value of a key, of an attribute or of a constant; UNKNOWN for another expression."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Tuple | ast.List):
+        items = [_value(each, config, known) for each in node.elts]
+        return UNKNOWN if UNKNOWN in items else items
+    text = ast.unparse(node)
+    if text == "self.training":
+        return False
+    if text.startswith("config.") and text.removeprefix("config.").isidentifier():
+        return config.get(text.removeprefix("config."), UNKNOWN)
+    return known.get(text, UNKNOWN)
+
+
+def run_init(
+    body: list[ast.stmt], config: Mapping[str, Any], known: dict[str, Any], *, certain: bool = True
+) -> Iterator[ast.Assign]:
+    """The assignments of `__init__` that this config can reach. The values of their targets are written to `known`,
+    by their text: UNKNOWN if the config does not decide them."""
+    for node in body:
+        if isinstance(node, ast.Assign):
+            node = ast.copy_location(ast.Assign(node.targets, _chosen(node.value, config, known)), node)
+            is_new = isinstance(node.value, ast.Call) and _is_module(node.value)
+            value = MODULE if is_new else _value(node.value, config, known)
+            known[ast.unparse(node.targets[0])] = value if certain else UNKNOWN
+            yield node
+        elif isinstance(node, ast.AugAssign):
+            known[ast.unparse(node.target)] = UNKNOWN
+            yield ast.copy_location(ast.Assign([node.target], ast.BinOp(node.target, node.op, node.value)), node)
+        elif isinstance(node, ast.If):
+            value = decided(node.test, config, known)
+            sure = certain and value is not UNKNOWN
+            if value is not False:
+                yield from run_init(node.body, config, known, certain=sure)
+            if value is not True:
+                yield from run_init(node.orelse, config, known, certain=sure)
+        elif isinstance(node, ast.For | ast.While | ast.With):
+            yield from run_init(node.body, config, known, certain=False)
+
+
+def _chosen(node: ast.expr, config: Mapping[str, Any], known: Mapping[str, Any]) -> ast.expr:
+    """The branch of a conditional expression that the config decides on."""
+    while isinstance(node, ast.IfExp) and (value := decided(node.test, config, known)) is not UNKNOWN:
+        node = node.body if value else node.orelse
+    return node
+
+
+def defaults_of(function: ast.FunctionDef, passed: frozenset[str] | None) -> dict[str, Any]:
+    """The constant defaults of arguments that no call passes; `passed` None: they are not known."""
+    if passed is None:
+        return {}
+    given = function.args
+    names = [each.arg for each in (*given.posonlyargs, *given.args)]
+    pairs = zip(names[len(names) - len(given.defaults) :], given.defaults, strict=True)
+    keywords = zip((each.arg for each in given.kwonlyargs), given.kw_defaults, strict=True)
+    every = [*pairs, *keywords]
+    return {name: each.value for name, each in every if isinstance(each, ast.Constant) and name not in passed}
+
+
+def _is_module(call: ast.Call) -> bool:
+    """Whether a call creates a module: of torch.nn, or of a class, which has a capital first."""
+    text = ast.unparse(call.func)
+    return text.startswith("nn.") or text[:1].isupper()
