@@ -150,14 +150,14 @@ def outputs(
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + words["rms_norm_eps"])
         return names[f"{name}.weight"].to(kind) * wide.to(kind)
 
-    given, mine = (torch.from_numpy(rows).to(kind) for rows in (hidden, own))
+    given, proposed = (torch.from_numpy(rows).to(kind) for rows in (hidden, own))
     if raw.get("norm_before_fc"):
         given = norm("input_norm", given)
     if raw.get("fc_norm"):
         count = sum(name.startswith("fc_norm.") for name in names)
         given = torch.cat([norm(f"fc_norm.{n}", part) for n, part in enumerate(given.chunk(count, -1))], -1)
     reads_own = torch.from_numpy((own != 0).any(-1, keepdims=True))
-    x = torch.where(reads_own, mine, linear("fc", given))
+    x = torch.where(reads_own, proposed, linear("fc", given))
     token = norm("input_layernorm", names["embed_tokens.weight"].to(kind)[torch.tensor(tokens)])
     normed = norm("hidden_norm", x)
     residual = normed if raw.get("norm_before_residual") else x
