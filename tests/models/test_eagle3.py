@@ -21,7 +21,7 @@ from bringup.graphs.eagle3 import Eagle3Config
 from tests.models import family, heads, parity
 
 SIZES: dict[str, Any] = {
-    "vocab_size": 131, "max_position_embeddings": 256, "num_hidden_layers": 1, "rms_norm_eps": 1e-5,
+    "vocab_size": 131, "max_position_embeddings": 1024, "num_hidden_layers": 1, "rms_norm_eps": 1e-5,
     "architectures": ["LlamaForCausalLMEagle3"],
 }  # fmt: skip
 LLAMA3: dict[str, Any] = {
