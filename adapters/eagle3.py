@@ -45,8 +45,10 @@ def _add_head(draft: Adapter, config: Eagle3Config) -> None:
     if config.drafted < vocab:
         draft["lm_head.weight"] = head
         offsets = S("d2t", "v", v=config.drafted, plain=True)
-        integers = {"int64", "int32"}
-        draft["rows"] = fn(rows_in(vocab), offsets, axes="vocab", dtype="int64", accepts=(integers,), vocab=vocab)
+        draft["rows"] = fn(
+            rows_in(vocab), offsets, axes="vocab", dtype="int64", exact=True, inverse=offsets_of,
+            accepts=({"int64"},), vocab=vocab,
+        )  # fmt: skip
         draft.drop("t2d", why="which tokens have a logit: computed from `d2t`")
         return
     draft.drop("{n:d2t|t2d}", why="the head has the logits of all tokens")
@@ -54,6 +56,14 @@ def _add_head(draft: Adapter, config: Eagle3Config) -> None:
         draft["lm_head.weight"] = tied(head, S("embed_tokens.weight", "vocab m"), when=True)
     else:
         draft["lm_head.weight"] = either(head, S(f"{MAIN}lm_head.weight"), help=ALSO)
+
+
+def offsets_of(rows: np.ndarray) -> tuple[np.ndarray, ...]:
+    """`d2t`, from the row of each token."""
+    import numpy as np
+
+    (tokens,) = np.nonzero(rows >= 0)
+    return (tokens[np.argsort(rows[tokens])] - np.arange(len(tokens)),)
 
 
 def rows_in(vocab: int) -> Callable[[np.ndarray], np.ndarray]:

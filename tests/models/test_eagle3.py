@@ -12,6 +12,7 @@ import torch
 from transformers import LlamaConfig, PreTrainedConfig, Qwen3Config
 
 from bringup.adapters.apply.materialise import materialise
+from bringup.adapters.eagle3 import offsets_of, rows_in
 from bringup.adapters.sources.open_checkpoint import Access
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import build, check
@@ -160,6 +161,20 @@ def test_faulty_heads(head: Path) -> None:
     heads.write(head, {name: tensor for name, tensor in tensors.items() if name != "d2t"}, RAW)
     (finding,) = report(head).errors
     assert (finding.code, finding.sources) == ("BU101", ("d2t",))
+
+
+def test_offsets_of_tokens() -> None:
+    """In any order, and back: `export` writes them as they were."""
+    offsets = np.array([7, -1, 4, 0])
+    rows = rows_in(10)(offsets)
+    assert rows.tolist() == [1, -1, -1, 3, -1, -1, 2, 0, -1, -1]
+    assert offsets_of(rows)[0].tolist() == offsets.tolist()
+
+
+def test_dummy_weights(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(RAW), "utf-8")
+    job = open_job("eagle3", "dummy", config=str(tmp_path / "config.json"))
+    assert (materialise(job.plan, job.checkpoint)["rows"] >= 0).sum() == RAW["draft_vocab_size"]
 
 
 KEY = "eagle_aux_hidden_state_layer_ids"
