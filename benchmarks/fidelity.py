@@ -38,8 +38,9 @@ Written by `python -m benchmarks.fidelity`. The figures are the largest absolute
 transformers, divided by the largest absolute logit of transformers, over all tiny configurations of a family's tests:
 {shown.PROMPT} tokens at once (prefill), then {shown.STEPS} one by one (decode). transformers runs its own forward with
 its cache, with the same weights and dtype. For a draft model, the reference is transformers' decoder layer with the
-parts that a draft adds. transformers has no code for EXAONE 3, InternLM 1 and Qwen 1: their reference is transformers'
-Llama or Qwen2, with the weights under the published names (`tests/models/published_tensors.json`).
+parts that a draft adds; for EAGLE-3 heads, the published formulas in torch (`tests/models/heads.py`). transformers has
+no code for EXAONE 3, InternLM 1 and Qwen 1: their reference is transformers' Llama or Qwen2, with the weights under the
+published names (`tests/models/published_tensors.json`).
 
 - **float32**: the tolerance is {shown.WORST["torch"]:.0e} on `torch`, {shown.WORST["cpu"]:.0e} on `cpu` and
   {shown.WORST["iree-cpu"]:.0e} on `iree-cpu`: the same sums are computed in another order.
@@ -123,11 +124,13 @@ def logits(case: shown.Written, tokens: list[int], target: str) -> np.ndarray:
 
 
 def far(ours: np.ndarray, theirs: np.ndarray) -> float:
+    ours, theirs = parity.of_drafted(ours, theirs)
     return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
 
 
 def of_rows(logits: np.ndarray, exact: np.ndarray) -> np.ndarray:
     """Root mean square of each row's differences."""
+    logits, exact = parity.of_drafted(logits, exact)
     return np.sqrt(np.square(logits - exact).mean(-1))
 
 

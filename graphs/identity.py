@@ -28,7 +28,7 @@ def check_identity(
     allow = allow or {}
     names = architectures(raw)
     compared = named and names and family.architectures and "architectures" not in allow
-    if compared and not set(names) & set(family.architectures):
+    if compared and not set(names) & {*family.architectures, *getattr(family.load("config"), "drafts_for", ())}:
         raise _mismatch(family, "architectures", names[0], family.architectures, _server(names))
     kind = raw.get("model_type")
     known = () if _is_its_own(family, names) else _model_types(family)

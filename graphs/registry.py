@@ -75,6 +75,12 @@ def _family(name: str, graph: str, *architectures: str) -> Family:
     )
 
 
+_EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Speculator", "Eagle3DraftModel")
+_LLAMA = (
+    *("LlamaForCausalLM", "LlamaModel"),
+    "LLaMAForCausalLM",  # of files from before transformers 4.28
+    *("MistralForCausalLM", "MistralModel", "MinistralForCausalLM"),
+)
 _LLAVA = ("LlavaForConditionalGeneration", "LlavaLlamaForCausalLM", "LlavaMistralForCausalLM", "LlavaQwenForCausalLM")
 FAMILIES: tuple[Family, ...] = (
     _family("bloom", "Bloom", "BloomForCausalLM", "BloomModel"),
@@ -82,6 +88,7 @@ FAMILIES: tuple[Family, ...] = (
     _family("deepseek_v2", "DeepseekV2", "DeepseekV2ForCausalLM", "DeepseekV2Model"),
     _family("deepseek_v3", "DeepseekV3", "DeepseekV3ForCausalLM", "DeepseekV3Model"),
     _family("deepseek_v32", "DeepseekV32", "DeepseekV32ForCausalLM", "DeepseekV32Model"),
+    _family("eagle3", "Eagle3", *_EAGLE3),
     _family("exaone", "Exaone", "ExaoneForCausalLM", "ExaoneModel"),
     _family("gemma2", "Gemma2", "Gemma2ForCausalLM", "Gemma2Model"),
     _family("gemma3", "Gemma3", "Gemma3ForCausalLM", "Gemma3TextModel"),
@@ -90,16 +97,7 @@ FAMILIES: tuple[Family, ...] = (
     _family("gpt_neox", "GPTNeoX", "GPTNeoXForCausalLM", "GPTNeoXModel"),
     _family("gpt_oss", "GptOss", "GptOssForCausalLM", "GptOssModel"),
     _family("internlm", "InternLM", "InternLMForCausalLM", "InternLMModel"),
-    _family(
-        "llama",
-        "Llama",
-        "LlamaForCausalLM",
-        "LlamaModel",
-        "LLaMAForCausalLM",  # of files from before transformers 4.28
-        "MistralForCausalLM",
-        "MistralModel",
-        "MinistralForCausalLM",
-    ),
+    _family("llama", "Llama", *_LLAMA),
     _family("llava", "Llava", *_LLAVA),
     _family("mixtral", "Mixtral", "MixtralForCausalLM", "MixtralModel"),
     _family("olmo2", "Olmo2", "Olmo2ForCausalLM", "Olmo2Model"),

@@ -289,6 +289,9 @@ def tied(own: Expr, other: Expr, *, when: bool) -> Tied:
     return Tied(own, other, when, alike=True)
 
 
-def either(own: Expr, other: Expr) -> Tied:
-    """`own` if the checkpoint has it; otherwise `other`, which may belong to another model and have other values."""
-    return Tied(own, other, when=True, alike=False)
+def either(own: Expr, other: Expr, *, help: str = "") -> Tied:
+    """`own` if the checkpoint has it; otherwise `other`, which may belong to another model and have other values.
+
+    `help` is that of the error if it has neither.
+    """
+    return Tied(own, other, when=True, alike=False, help=help)

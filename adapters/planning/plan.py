@@ -203,7 +203,8 @@ def _plan_one(
     infos, absent = names.found(expr.names(bindings))
     plan.requests.append((declared.name, [*absent, *map(NAME, infos)]))
     if absent:
-        plan.problems.append(Problem(code="BU101", parameter=declared.name, rule=rule, sources=absent))
+        help = rule.expr.help if isinstance(rule.expr, Tied) else ""
+        plan.problems.append(Problem(code="BU101", parameter=declared.name, rule=rule, sources=absent, help=help))
         if infos:
             scope = _scope(adapter, declared, expr, bindings, names)
             plan.problems += shapes(declared, rule, present_misfits(_behind(expr.leaves(bindings), names), scope))

@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tied:
-    """A parameter that may be read from another tensor; see `tied` and `either`. `alike`: both have the same values."""
+    """A parameter that may be read from another tensor; see `tied` and `either`.
+
+    `alike`: both have the same values. `help`: what to do if neither is there.
+    """
 
     own: Expr
     other: Expr
     when: bool
     alike: bool
+    help: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ def dummy_checkpoint(headers: Mapping[str, TensorInfo], config: Mapping[str, Any
     """Values depend only on a tensor's name and the seed, not on which tensors are read or in which order.
 
     Floats are normal(0, 0.02); a vector whose name ends in `weight` (a norm's gain) is 1 + that; exponents (e8m0) and
-    integers are uniform. They are generated when they are read.
+    integers are uniform, but int64 is 0: these are offsets, which must be valid, such as `d2t` of a draft. They are
+    generated when they are read.
     """
 
     def read(info: TensorInfo) -> np.ndarray:
@@ -53,6 +54,8 @@ def _values(info: TensorInfo, seed: int) -> np.ndarray:
         rest = rng.standard_normal(info.shape, np.float32)
         rest *= np.float32(STD)
         out[...] = rest + (len(info.shape) == 1 and info.name.endswith("weight"))
+    elif info.dtype == "int64":
+        out[...] = 0
     elif dtype.kind == "bool":
         out[...] = rng.integers(0, 2, info.shape)
     else:

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bringup.graphs.core.graph import HIDDEN
+
 if TYPE_CHECKING:
     from bringup.compile.job import Job
 
@@ -23,6 +25,8 @@ def bundle_name(model: str | None, checkpoint: str | None) -> str:
 
 def next_step(job: Job, bundle: Path) -> str:
     """The command that runs the bundle; for a model that needs other inputs, the call in Python."""
+    if HIDDEN in job.graph.inputs:
+        return f"run it with its main model: bringup run MAIN.bundle --draft {bundle}"
     if job.graph.inputs:
         named = ", ".join(f"{name}=rows" for name in job.graph.inputs)
         return f'run it from Python: bringup.load("{bundle}").prefill(tokens, {named})'

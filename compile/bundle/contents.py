@@ -118,6 +118,7 @@ def manifest_of(
         "vocab_size": job.graph.config.vocab_size,
         "recompute_lengths": job.graph.recompute_lengths(),
         "states_vary_past": job.graph.states_vary_past(),
+        "main_states": list(job.graph.main_states) if job.graph.inputs else None,
         "weights": "dummy" if job.checkpoint.is_dummy else "checkpoint",
         "provenance": _written(dict(job.checkpoint.provenance)),
         "config": dict(job.config),

@@ -50,6 +50,7 @@ FORM: dict[str, Any] = {
     "vocab_size": int,
     "recompute_lengths": [int],
     "states_vary_past": (int, None),
+    "main_states": ([(int, str)], None),
     "weights": str,
     "weights_form": str,
     "provenance": {"source": str, "also": ([{"source": str, "prefix": str}], None)},
@@ -152,6 +153,9 @@ def _nonsense(manifest: Mapping[str, Any]) -> Iterator[str]:
             yield f"`{entry['name']}` has a call with a negative input"
         if "logits" not in entry["outputs"] or min(entry["outputs"].values()) < 0:
             yield f"`{entry['name']}` does not return logits"
+    yield from (
+        f"`main_states` has `{s}`" for s in manifest.get("main_states") or () if s != "middle" and type(s) is str
+    )
     yield from _wrong_entries(interface)
     yield from _wrong_states(interface, manifest["max_seq_len"])
 

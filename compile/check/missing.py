@@ -138,7 +138,8 @@ def _missing(plan: Plan, readers: Readers, names: Group, words: ConfigWords | No
     return Diagnostic(
         code="BU101",
         message=absent(names),
-        help=numbering(plan, names, words)
+        help=untied.help
+        or numbering(plan, names, words)
         or "is the checkpoint complete, and does its config belong to it? a name that never existed is the rule's",
         parameter=parameters_of(plan, readers, flat(names)),
         sources=flat(names),

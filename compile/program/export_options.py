@@ -10,7 +10,7 @@ from bringup.arguments import integer, integer_list
 from bringup.compile.job import Job
 from bringup.compile.program.program import EntryPoint, Value
 from bringup.diagnostics import fail
-from bringup.graphs.core.graph import Graph
+from bringup.graphs.core.graph import OWN, Graph
 from bringup.graphs.core.module import Param, State
 from bringup.graphs.core.step import BLOCK, CacheSizes
 from bringup.grouping import grouped
@@ -152,7 +152,8 @@ def layout_of(
     """The layout of a program for sequences of `context` tokens: prefill of each bucket's length, and decode.
 
     Of the buckets that fit the longest prompt, only the smallest is used. `draft_tokens` adds a bucket for that many
-    tokens of a draft and the one before them, and logits of every token. `cache_blocks`: see `CacheSizes`. Raises
+    tokens of a draft and the one before them, and logits of every token. The last hidden state of a draft with an input
+    for it is always an output. `cache_blocks`: see `CacheSizes`. Raises
     BU007 for no lengths, or lengths under 2; BU028 for hidden states that the model does not have; BU024 for a
     negative `draft_tokens`, a `max_batch_size` or `max_input_len` that is not a positive integer, a `max_input_len`
     above the context, and fewer `cache_blocks` than one sequence of the full context needs.
@@ -171,7 +172,7 @@ def layout_of(
     layers = len(graph.layers)
     if wrong := [index for index in aux_hidden if not 0 <= index <= layers]:
         raise fail("BU028", f"hidden state {wrong[0]} does not exist: the model's {layers} layers have 0 to {layers}")
-    hidden = sorted(set(aux_hidden))
+    hidden = sorted({*aux_hidden, *([layers] if OWN in graph.inputs else [])})
     settings: dict[str, Any] = {"all_logits": all_logits, "aux_hidden": hidden, "max_batch_size": max_batch_size}
     settings["max_input_len"] = max_input_len
     if cache_blocks is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bringup.compile.bundle.folder import TOKENIZER
@@ -9,19 +10,20 @@ from bringup.compile.program.program import Interface
 from bringup.compile.runtime.proposals import HiddenProposer, Proposer, TokenProposer
 from bringup.compile.runtime.session import Session
 from bringup.diagnostics import BringupError, fail
+from bringup.graphs.core.graph import HIDDEN, OWN, MainState
 from bringup.shown import shown
 
 if TYPE_CHECKING:
     from bringup.compile.text.tokenizer import Tokenizer
 
-HIDDEN = "hidden"  # the input of a draft that continues from the main model's hidden states
+LAST: Sequence[MainState] = (-1,)
 
 
 def proposer_of(main: Session, draft: Session, count: int) -> Proposer:
     """The proposer of a draft that proposes up to `count` tokens a step. Raises BU049 if the two do not fit.
 
-    A draft with the input `hidden` reads the main model's last hidden state, the input of its head: the output
-    `hidden.N` of a model with N layers.
+    A draft with the input `hidden` reads hidden states of the main model, which its manifest lists (`main_states`): the
+    output `hidden.N` is the one after N layers, for all of them the input of the head.
     """
     if main is draft:
         raise _unfit("the main model and its draft are one session", "load the bundle twice")
@@ -32,9 +34,9 @@ def proposer_of(main: Session, draft: Session, count: int) -> Proposer:
     inputs = draft.interface.entries[-1].token_inputs
     if not inputs:
         return TokenProposer(draft)
-    if [spec.name for spec in inputs] != [HIDDEN]:
+    if [spec.name for spec in inputs] not in ([HIDDEN], [HIDDEN, OWN]):
         names = ", ".join(f"`{spec.name}`" for spec in inputs)
-        raise _unfit(f"the draft reads {names}; only `{HIDDEN}` is known", "call its session yourself")
+        raise _unfit(f"the draft reads {names}; only `{HIDDEN}` and `{OWN}` are known", "call its session yourself")
     return _hidden_proposer(main, draft, count)
 
 
@@ -94,11 +96,40 @@ def _tokenizer(session: Session) -> Tokenizer | None:
 def _hidden_proposer(main: Session, draft: Session, count: int) -> Proposer:
     if (depth := draft.manifest["config"].get("mtp_depth", 1)) != 1:
         raise _unfit(f"`{draft.folder}` is draft {depth}, which follows another draft", "compile it with `mtp_depth` 1")
-    hidden, own = (f"hidden.{num_layers(session.interface)}" for session in (main, draft))
-    _check_output(main, hidden, "the draft reads the last hidden state")
+    layers = num_layers(main.interface)
+    numbers = state_numbers(draft.manifest.get("main_states") or LAST, layers)
+    if not 0 <= min(numbers) <= max(numbers) <= layers:
+        message = f"the draft reads hidden states {numbers} of its main model, and `{main.folder}` has {layers} layers"
+        raise _unfit(message, "use the draft of this model")
+    names = [f"hidden.{number}" for number in numbers]
+    _check_outputs(
+        main, names, "the draft reads " + ("hidden states of it" if numbers[1:] else "its last hidden state")
+    )
+    width, widths = draft.interface.entries[-1].token_inputs[0].shape[-1], [_width(main, name) for name in names]
+    if width != sum(widths):
+        message = (
+            f"the draft reads {width} channels of hidden states, and `{main.folder}` has {' + '.join(map(str, widths))}"
+        )
+        raise _unfit(message, "use the draft of this model")
+    own = f"hidden.{num_layers(draft.interface)}"
     if count > 1:
-        _check_output(draft, own, f"its own last hidden state is read for {count} tokens a step")
-    return HiddenProposer(draft, main, hidden, own)
+        _check_outputs(draft, [own], f"its own last hidden state is read for {count} tokens a step")
+    return HiddenProposer(draft, main, names, own)
+
+
+def state_numbers(states: Sequence[MainState], layers: int) -> list[int]:
+    """The hidden states of a main model with so many layers, each by the number of layers before it."""
+    return [layers // 2 if each == "middle" else each if each >= 0 else layers + 1 + each for each in states]
+
+
+def _width(session: Session, name: str) -> int:
+    """The channels of an output."""
+    interface = session.interface
+    entry = interface.entries[-1]
+    values = [spec.shape for spec in entry.inputs]
+    for call in entry.calls:
+        values += [shape for shape, _ in interface.function(call.function).results]
+    return values[entry.outputs[name]][-1]
 
 
 def num_layers(interface: Interface) -> int:
@@ -107,11 +138,12 @@ def num_layers(interface: Interface) -> int:
     return sum(stage.startswith("layer") for stage in stages)
 
 
-def _check_output(session: Session, name: str, reason: str) -> None:
-    if name not in session.interface.entries[-1].outputs:
-        number = name.rpartition(".")[2]
-        help = f"compile it with --aux-hidden {number}"
-        raise _unfit(f"`{session.folder}` has no output `{name}`: {reason}", help)
+def _check_outputs(session: Session, names: Sequence[str], reason: str) -> None:
+    outputs = session.interface.entries[-1].outputs
+    if absent := [name for name in names if name not in outputs]:
+        listed = ", ".join(f"`{name}`" for name in absent)
+        help = "compile it with " + " ".join(f"--aux-hidden {name.rpartition('.')[2]}" for name in names)
+        raise _unfit(f"`{session.folder}` has no output {listed}: {reason}", help)
 
 
 def _unfit(message: str, help: str) -> BringupError:

@@ -56,33 +56,45 @@ class TokenProposer:
 
 
 class HiddenProposer:
-    """A draft that reads the main model's hidden states: row i has token i + 1, and the hidden state of row i.
+    """A draft that reads the main model's hidden states: row i has token i + 1, and the hidden states of row i.
 
-    The hidden state after its own proposals is not known yet. There it reads its own instead, as vLLM and SGLang do,
-    and these rows are computed again from the main model's states.
+    The hidden states after its own proposals are not known yet. There it reads its own instead, as vLLM and SGLang do,
+    and these rows are computed again from the main model's states. If it has an input of its own for them, each row
+    has zeros in the other.
     """
 
     resumes = False
 
-    def __init__(self, draft: Session, main: Session, hidden: str, own: str) -> None:
-        """`hidden` and `own` name the outputs of the main model and of the draft that are the input `hidden`."""
+    def __init__(self, draft: Session, main: Session, hidden: Sequence[str], own: str) -> None:
+        """`hidden` names the outputs of the main model that the input `hidden` concatenates, `own` the draft's."""
         self._draft, self._main, self._hidden, self._own = draft, main, hidden, own
-        self._rows: list[np.ndarray] = []  # of the main model, [N, m] each, that the draft has not read
+        self._rows: list[np.ndarray] = []  # of the main model, [N, k m] each, that the draft has not read
+        self._widths = {spec.name: spec.shape[-1] for spec in draft.interface.entries[-1].token_inputs}
 
     def begin(self) -> None:
         self._draft.reset()
-        self._rows = [self._main.hidden[self._hidden]]
+        self._rows = [self._states()]
 
     def propose(self, tokens: Sequence[int], count: int, propose: Propose) -> list[Proposal]:
-        draft = self._draft
-        logits = draft.prefill(tokens[1 + len(draft.tokens) :], hidden=np.concatenate(self._rows))[-1]
+        draft, first = self._draft, next(iter(self._widths))
+        rows = self._inputs(first, np.concatenate(self._rows))
+        logits = draft.prefill(tokens[1 + len(draft.tokens) :], **rows)[-1]
         self._rows = []
         read, found = len(draft.tokens), [propose(logits)]
         while len(found) < count:
-            found.append(propose(draft.decode(found[-1].token, hidden=draft.hidden[self._own][-1:])))
+            own = self._inputs(list(self._widths)[-1], draft.hidden[self._own][-1:])
+            found.append(propose(draft.decode(found[-1].token, **own)))
         rewound = draft.rewind(read)
         assert rewound, "`check_pair` limits the number of proposals"
         return found
 
     def accepted(self, count: int) -> None:
-        self._rows.append(self._main.hidden[self._hidden][:count])
+        self._rows.append(self._states()[:count])
+
+    def _states(self) -> np.ndarray:
+        return np.concatenate([self._main.hidden[name] for name in self._hidden], axis=-1)
+
+    def _inputs(self, name: str, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """The inputs of a step: `rows` as the one of this name, zeros as the other."""
+        others = {other: np.zeros((len(rows), width), rows.dtype) for other, width in self._widths.items()}
+        return others | {name: rows}

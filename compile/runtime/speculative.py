@@ -22,6 +22,7 @@ from bringup.compile.runtime.sampling import check_sampling
 from bringup.compile.runtime.session import Session
 from bringup.compile.runtime.token_ids import check_input, integers
 from bringup.diagnostics import fail
+from bringup.graphs.core.graph import OWN
 
 # The mean number of tokens of a step is (1 - a^(K + 1)) / (1 - a) for K proposals that are accepted with probability a
 # each (Leviathan et al. 2023, eq. 1). For a = 0.7 it is 2.8 with 4 and at most 3.3, so more proposals gain little.
@@ -57,18 +58,19 @@ class DraftStats:
 class Speculative:
     """A main model with a draft, both sessions of their own, which it uses. One sequence at a time.
 
-    The draft is any model with the same vocabulary, or one with the input `hidden`: it reads the main model's last
-    hidden state at the position before each token, and after its own proposals its own last hidden state.
+    The draft is any model with the same vocabulary, or one with the input `hidden`: it reads hidden states of the main
+    model at the position before each token, and after its own proposals its own last hidden state.
     `draft_tokens` is the largest number of proposals in a step. The default is 4; it is 1 for a draft with the input
-    `hidden`, because it was trained for one.
+    `hidden` and none for its own hidden state, because it was trained for one.
 
     Raises BU049 if the two do not fit: other vocabularies or tokenizers; a main model without logits of each token
-    (`build(draft_tokens=…)`) or without its last hidden state (`build(aux_hidden=…)`).
+    (`build(draft_tokens=…)`) or without the hidden states that the draft reads (`build(aux_hidden=…)`).
     """
 
     def __init__(self, main: Session, draft: Session, draft_tokens: int | None = None) -> None:
         if draft_tokens is None:
-            draft_tokens = 1 if draft.interface.entries[-1].token_inputs else DRAFT_TOKENS
+            inputs = {spec.name for spec in draft.interface.entries[-1].token_inputs}
+            draft_tokens = 1 if inputs and OWN not in inputs else DRAFT_TOKENS
         self.main, self.draft = main, draft
         self.draft_tokens = integer("draft_tokens", draft_tokens, minimum=1)
         self.stats = DraftStats()  # of the last sequence; times are in `main.stats`

@@ -39,6 +39,7 @@ class HFConfig:
     __slots__ = ()
     family: ClassVar[str]
     model_types: ClassVar[tuple[str, ...]] = ()  # of config.json; a class that lists none accepts all
+    drafts_for: ClassVar[tuple[str, ...]] = ()  # `architectures` of main models that the config of a draft may have
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:

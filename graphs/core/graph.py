@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from bringup.graphs.core.axes import shape_of
 from bringup.graphs.core.module import Module, Param, State
@@ -16,6 +16,11 @@ from bringup.spec import DTYPES
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+HIDDEN, OWN = "hidden", "own"  # the inputs of a draft: see `Graph.inputs`
+# A hidden state of a model: the number of layers before it; from -1, the last one, downwards; or half of the layers.
+MainState = int | Literal["middle"]
 
 
 class Config(Protocol):
@@ -67,8 +72,17 @@ class Graph(Module):
 
     @property
     def inputs(self) -> Mapping[str, int]:
-        """Further inputs of `prologue`: names, and the channels of each row [N, channels]. Usually empty."""
+        """Further inputs of `prologue`: names, and the channels of each row [N, channels]. Usually empty.
+
+        Those of a draft: `hidden` are hidden states of the main model. Without an input `own`, it is also the draft's
+        own last hidden state after its proposals; with it, `own` is, and a row has zeros for the one it does not read.
+        """
         return {}
+
+    @property
+    def main_states(self) -> Sequence[MainState]:
+        """Which hidden states of the main model the input `hidden` of a draft concatenates, in this order."""
+        return (-1,)
 
     def prologue(self, step: Step) -> tuple[Tensor, ...]:
         """The carried values of the first layer: hidden states [N, m] of the step's tokens, then those of the graph."""

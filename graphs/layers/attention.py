@@ -22,7 +22,8 @@ class GroupedAttention(Module):
     `qk_norm`: epsilon of a norm, of class `norm`, over each head's queries and keys (Henry et al. 2020), before rope.
     `norm_over`: "head", or "projection" for one norm over all heads of a token (OLMo 2 report, section 3.3). `scale`
     multiplies the scores; None is 1 / √d. `softcap` caps them: see `ops.attention`. `window`: the number of tokens to
-    attend to, including the own one. `sinks`: a learned score for each head of a key without a value.
+    attend to, including the own one. `sinks`: a learned score for each head of a key without a value. `inputs`: the
+    channels of the input, if other than m.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class GroupedAttention(Module):
         g: int,
         d: int,
         *,
+        inputs: int | None = None,
         bias: bool = False,
         out_bias: bool = False,
         qk_norm: float | None = None,
@@ -47,9 +49,10 @@ class GroupedAttention(Module):
         self.scale = 1 / math.sqrt(d) if scale is None else scale
         self.norm_over = norm_over
         query, key = (d, d) if norm_over == "head" else (h * d, g * d)
-        self.q_proj = Linear("out:(h d) in:m", h=h, d=d, m=m, bias=bias)
-        self.k_proj = Linear("out:(g d) in:m", g=g, d=d, m=m, bias=bias)
-        self.v_proj = Linear("out:(g d) in:m", g=g, d=d, m=m, bias=bias)
+        width = inputs or m
+        self.q_proj = Linear("out:(h d) in:m", h=h, d=d, m=width, bias=bias)
+        self.k_proj = Linear("out:(g d) in:m", g=g, d=d, m=width, bias=bias)
+        self.v_proj = Linear("out:(g d) in:m", g=g, d=d, m=width, bias=bias)
         self.o_proj = Linear("out:m in:(h d)", h=h, d=d, m=m, bias=out_bias)
         self.q_norm = norm(query, qk_norm) if qk_norm is not None else None
         self.k_norm = norm(key, qk_norm) if qk_norm is not None else None

@@ -56,6 +56,22 @@ def test_numbers_of_one_element() -> None:
     near(f, "n", "same", within=0)
 
 
+def test_columns_selected_by_number_or_minus_infinity() -> None:
+    """Logits of a vocabulary of which some tokens have none."""
+    f = Function()
+    x = f.given("x", (3, 5), kind="value")
+    numbers = f.array("numbers", np.array([2, -1, 0, 4, -1, 4, 1]), "int64", "value")
+    rows = f.node("aten.clamp.default", {"rows": ((7,), "int64")}, self=numbers, min=0, max=None)
+    taken = f.node("aten.index_select.default", {"taken": ((3, 7), FLOAT)}, self=x, dim=1, index=rows)
+    never = f.node("aten.lt.Scalar", {"never": ((7,), "bool")}, self=numbers, other=0)
+    options = dict.fromkeys(("dtype", "layout", "device", "pin_memory"))
+    least = f.node("aten.scalar_tensor.default", {"least": ((), FLOAT)}, s=float("-inf"), **options)
+    f.node("aten.where.self", {"logits": ((3, 7), FLOAT)}, condition=never, self=least, other=taken)
+    machine, expected = f.emulated(f.graph("logits"), "sm_90"), f.expected()["logits"]
+    assert (machine.read("logits") == np.asarray(expected)).all()
+    assert np.isneginf(machine.read("logits")).sum() == 6
+
+
 def test_larger_blocks_of_many_elements(monkeypatch) -> None:
     """The programs of two results, the first of which ends within a block."""
     monkeypatch.setattr(elements, "MANY", 1)

@@ -33,6 +33,7 @@ ON_CPU: dict[str, tuple[str, ...]] = {
     "deepseek_v2": ("groups-yarn", "lite-more-experts-than-tokens"),
     "deepseek_v3": ("groups-yarn", "dense-halves-biases"),
     "deepseek_v32": ("few-keys-yarn", "more-keys-than-there-are"),
+    "eagle3": ("few-tokens-llama3", "other-width-biases"),
     "exaone": ("gelu",),
     "gemma2": ("one-key-head-low-caps", "no-caps-untied-biases"),
     "gemma3": ("logit-cap-untied-biases",),
@@ -58,12 +59,12 @@ MORE = ("gpt_oss_mxfp4", "rare_words")  # files of cases beside the families' ow
 # The cases in which every tensor matters, where that is not so in each: no token may choose some of the experts.
 EVERY_TENSOR_MATTERS = {
     "deepseek_v3": ("groups-yarn",), "deepseek_v32": ("few-keys-yarn",),
-    "deepseek_mtp": (), "gpt_oss_mxfp4": (), "llava": (), "mixtral": (), "rare_words": (),
+    "deepseek_mtp": (), "eagle3": (), "gpt_oss_mxfp4": (), "llava": (), "mixtral": (), "rare_words": (),
 }  # fmt: skip
 # The cases whose keys are walked, where they are not all of them; drafts are walked in test_deepseek_mtp_keys.py.
 WALKED = {
     "gpt2": ("saved", "original"), "llama": ("one-key-head-biases", "head-dim-llama3", "mistral-window"),
-    "deepseek_mtp": (), "gpt_oss_mxfp4": (), "rare_words": (),
+    "deepseek_mtp": (), "eagle3": (), "gpt_oss_mxfp4": (), "rare_words": (),
 }  # fmt: skip
 # Their files have a test of their own: their keys are those of another class, or of a config inside the config.
 OWN_KEYS = {"exaone", "gpt2", "internlm", "llama", "llava", "qwen"}

@@ -30,7 +30,7 @@ from bringup.graphs.registry import FAMILIES
 from tests.models import drafts, family, parity
 
 DTYPE = "bfloat16"
-DRAFT = "deepseek_mtp"  # it takes hidden states: `verify` has none, its logits are compared here
+DRAFTS = ("deepseek_mtp", "eagle3")  # they take hidden states: `verify` has none, their logits are compared here
 BOTH = {"llama": "smollm2-tied", "deepseek_v3": "groups-yarn"}  # compiled for `iree-cpu` as well
 FAST = "llama"  # in `make test`
 
@@ -54,7 +54,7 @@ def test_a_sound_model_agrees(
     name: str, case: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property
 ) -> None:
     written = family.written(module_of(name), case, tmp_path / "model", DTYPE)
-    if name == DRAFT:
+    if name in DRAFTS:
         real = drafts.random_hidden  # its values, as the dtype has them: the references get them unrounded
         rounded = lambda count, m: real(count, m).astype(ml_dtypes.bfloat16).astype(np.float32)  # noqa: E731
         monkeypatch.setattr(drafts, "random_hidden", rounded)
@@ -63,7 +63,7 @@ def test_a_sound_model_agrees(
         found = verified(written.checkpoint, written.reference, target, tmp_path / "b", monkeypatch)
     record_property("parity", figures(found))
     assert found.ok, (found.rows, found.findings)
-    if name != DRAFT:
+    if name not in DRAFTS:
         assert {module.departs(found.tolerance) for module in found.modules} <= {False}
 
 
@@ -89,7 +89,7 @@ def draft(written: family.Written, target: str, out: Path) -> Parity:
     feeds = feed(session, tokens, [Run(family.PROMPT, family.STEPS)], written.inputs)
     reference = Observed("transformers", "float32", exact, {})
     evidence = Evidence(job, sizes_of(session), reference, rounded, tokens, feeds)
-    built = Parity(model=DRAFT, target=target, dtype=DTYPE, reference=reference.name, tolerance=TOLERANCE)
+    built = Parity(model=written.model, target=target, dtype=DTYPE, reference=reference.name, tolerance=TOLERANCE)
     built.differences += [evidence.exact(), evidence.phase(f"prefill_{family.PROMPT}"), evidence.phase("decode")]
     return built
 

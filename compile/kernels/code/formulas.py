@@ -146,7 +146,7 @@ def _arange(code: Code, node: Node, name: str, index: Index) -> Value:
 
 
 def _full(code: Code, node: Node, name: str, index: Index) -> Value:
-    value = node.argument("fill_value")
+    value = node.argument("s" if node.short == "scalar_tensor" else "fill_value")
     kind = _kind(code, node)
     text = {"float": "tl.float32", "int": "tl.int64", "bool": "tl.int1"}[kind]
     return code.given(f"tl.full([], {code.argument(value, index, kind)}, {text})", code.graph.buffers[name], index)
@@ -224,6 +224,7 @@ FORMULAS: Mapping[str, Formula] = {
     "_to_copy": _same,
     "arange": _arange,
     "full": _full,
+    "scalar_tensor": _full,
     "cat": _cat,
     "index": _rows,
     "index_select": _rows,
