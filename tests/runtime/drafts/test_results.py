@@ -13,9 +13,9 @@ from bringup.compile.runtime.drawn import RequestFailed
 from bringup.compile.runtime.request import Event, Request
 from bringup.diagnostics import BringupError
 from tests.runtime import exact
+from tests.runtime.drafts.test_batches import K, drafted, greedy, idle, opened
 from tests.runtime.exact import collect, expected, finish, logits_of
 from tests.runtime.test_acceptance import RARE, chi_square, defined
-from tests.runtime.drafts.test_batches import K, drafted, greedy, idle, opened
 
 PROMPT = [3, 1, 4, 1, 5]
 
