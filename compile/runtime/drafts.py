@@ -25,7 +25,7 @@ from bringup.compile.runtime.drawn import Drawn, accept, check, draw_from, faili
 from bringup.compile.runtime.engine import Engine
 from bringup.compile.runtime.opening import Opened, open_bundle
 from bringup.compile.runtime.pair import check_batches
-from bringup.compile.runtime.parts import Part
+from bringup.compile.runtime.parts import Cached, Part
 from bringup.compile.runtime.proposals import DECODED
 from bringup.compile.runtime.sampling import check_logits
 from bringup.compile.runtime.scheduler import Job, Planned
@@ -45,17 +45,18 @@ class Turn:
     def job(self) -> Job:
         return self.planned.job
 
-    @property
-    def tokens(self) -> list[int]:
-        """The tokens of the sequence with its proposals."""
-        return [*self.job.tokens, *(each.token for each in self.proposed)]
-
     def part(self) -> Part:
         """The part of the main model's step. Without proposals it is that of a step without a draft."""
         if not self.proposed:
             return self.planned.part()
-        tokens = self.tokens
-        return Part(self.planned.cached, tokens[len(self.job.tokens) - 1 :], len(tokens), final=False)
+        tokens = [self.job.tokens[-1], *(each.token for each in self.proposed)]
+        return Part(self.planned.cached, tokens, len(self.job.tokens) + len(self.proposed), final=False)
+
+    def part_of_draft(self, cached: Cached) -> Part:
+        """The first token of the sequence, with its proposals, that the draft has not processed."""
+        at, total = len(cached.tokens), len(self.job.tokens)
+        token = self.job.tokens[at] if at < total else self.proposed[at - total].token
+        return Part(cached, [token], max(at + 1, total), final=at < total)
 
 
 class Drafts:
@@ -168,8 +169,7 @@ class Drafts:
             parts: list[Part] = []
             for turn in active:
                 if self._reserve(turn.job, 1) and (cached := turn.job.draft):
-                    at, total = len(cached.tokens), len(turn.job.tokens)
-                    parts.append(Part(cached, [turn.tokens[at]], max(at + 1, total), final=at < total))
+                    parts.append(turn.part_of_draft(cached))
                 else:
                     turn.count = 0
             active = [turn for turn in active if turn.count]

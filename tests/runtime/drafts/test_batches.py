@@ -94,7 +94,7 @@ def test_those_that_join_later_get_the_tokens_of_their_own_runs(period: int) -> 
     assert batch.step() == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_any_order_of_adding_stepping_and_removing(data: st.DataObject) -> None:
     """With so few blocks, rows and tokens of context that the draft cannot follow some requests, and others are
