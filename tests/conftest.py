@@ -63,6 +63,7 @@ LONGEST = (
     "cache/test_bundles.py",
     "cache/test_package.py",
     "runtime/test_speculative_models.py",
+    "runtime/drafts/test_models.py",
     "runtime/test_speculative_hidden.py",
     "runtime/test_acceptance.py",
     "runtime/test_rewind.py",

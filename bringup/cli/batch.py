@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bringup.cli.parameters.drafts import say_accepted
 from bringup.cli.tokens import SPEEDS, Writer, tokenizer_of
 from bringup.diagnostics import BringupError, Diagnostic, did_you_mean, fail
 from bringup.shown import shown
@@ -72,11 +73,14 @@ def run_batch(path: Path, batch: Batch, defaults: Mapping[str, Any], lines: Stag
     preempted = f"; {plural(batch.preemptions, 'preemption')}" if batch.preemptions else ""
     speed = f"{counts}: {new / seconds:,.1f} tokens/s"
     lines.say("Generated", f"{speed}; prefill of {plural(taken, 'token')}{shared}{preempted}")
+    if batch.drafts:
+        say_accepted(lines, batch.drafts.stats)
 
 
 def _answer(batch: Batch, writer: Writer, last: Event) -> dict[str, Any]:
     speeds = {name: getattr(replace(last.stats, load_seconds=batch.load_seconds), name) for name in SPEEDS}
-    return {"tokens": writer.tokens, "text": writer.text, **speeds, "weights": batch.manifest["weights"]}
+    draft = {"draft": last.draft.to_json()} if last.draft else {}
+    return {"tokens": writer.tokens, "text": writer.text, **speeds, "weights": batch.manifest["weights"], **draft}
 
 
 def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:

@@ -73,7 +73,7 @@ FOLDER = click.Path(path_type=Path)
     "--draft-tokens",
     type=click.IntRange(1),
     metavar="K",
-    help="Check up to K tokens of a draft in one step (`run --draft`); prompts are slower: each token has logits.",
+    help="Check up to K tokens of a draft in one step (`--draft`); prompts are slower: each token has logits.",
 )
 @click.option(
     "-o", "--out", type=FOLDER, metavar="DIR", help="Output folder, or the file of --emit; default: MODEL.bundle."

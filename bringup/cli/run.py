@@ -12,6 +12,7 @@ import click
 from bringup.cli.batch import run_batch
 from bringup.cli.chat import opened, user_prompts
 from bringup.cli.launches.profile import profiled
+from bringup.cli.parameters.drafts import check_draft, draft_options, loaded, say_accepted
 from bringup.cli.parameters.loras import chosen_lora, run_lora_options
 from bringup.cli.parameters.targets import DEVICE
 from bringup.cli.parameters.words import BUNDLE, NEW_FILE
@@ -77,18 +78,7 @@ class Sampling(TypedDict):
     "--top-k", type=click.IntRange(0), default=0, metavar="K", help="Sample from the K most likely tokens; 0: from all."
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S", help="Seed of sampling.")
-@click.option(
-    "--draft",
-    type=BUNDLE,
-    metavar="BUNDLE",
-    help="A draft model, which proposes tokens that the model checks in one step: the same text, in fewer steps.",
-)
-@click.option(
-    "--draft-tokens",
-    type=click.IntRange(1),
-    metavar="K",
-    help="With --draft: the most tokens that it proposes in a step; default: 4, or 1 for a draft of hidden states.",
-)
+@draft_options
 @click.option("--executor", type=DEVICE, metavar="NAME", help="A device of the bundle's target (`bringup targets`).")
 @click.option(
     "--profile",
@@ -114,11 +104,13 @@ def command(
     lines = StageLines()
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
     if batch_file is not None:
-        with lines.stage(f"Loading {bundle}"):
-            batch = load_batch(bundle, executor)
+        with lines.stage(f"Loading {loaded(bundle, draft)}"):
+            batch = load_batch(bundle, executor, draft=draft, draft_tokens=draft_tokens)
             for name, path in lora.items():
                 batch.loras.add(name, batch.read_lora(path))
         _note_dummy(batch.manifest)
+        if batch.drafts:
+            _note_dummy(batch.drafts.manifest)
         with profiled(batch.executor, profile, lines):
             run_batch(batch_file, batch, sampling, lines)
         return
@@ -154,10 +146,7 @@ def _check_usage(
         raise click.UsageError("give --prompt TEXT, --tokens 1,2,3 or --batch FILE")
     if system is not None and not chat:
         raise click.UsageError("--system needs --chat")
-    if draft is None and draft_tokens is not None:
-        raise click.UsageError("--draft-tokens needs --draft BUNDLE")
-    if draft is not None and batch_file is not None:
-        raise click.UsageError("--draft runs one sequence at a time: leave --batch out")
+    check_draft(draft, draft_tokens)
 
 
 def _note_dummy(manifest: Mapping[str, Any]) -> None:
@@ -196,7 +185,5 @@ def _generate(
     prefill, decode, _ = (f"{speed:,.1f} tokens/s" for speed in speeds.values())
     lines.say("Generated", f"{len(writer.tokens)} tokens; prefill {prefill}, decode {decode}")
     if pair:
-        stats = pair.stats
-        rates = f"{stats.accepted} of {stats.proposed} tokens ({stats.acceptance_rate:.1%}) in {stats.steps} steps"
-        lines.say("Accepted", f"{rates} of the model, {stats.tokens_per_step:.2f} tokens a step")
+        say_accepted(lines, pair.stats)
     return writer.text or ""

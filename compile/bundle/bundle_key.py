@@ -83,7 +83,7 @@ def _rest(job: Job, layout: Layout, selection: Selection) -> Inputs | None:
         "options": repr(sorted(job.graph.options.non_default().items())),
         "layout": f"{list(layout.buckets)}, {layout.context} tokens, all logits: {layout.all_logits}, "
         f"hidden states {list(layout.aux_hidden)}, {layout.max_batch_size} sequences, {layout.sizes.blocks} blocks, "
-        f"prompts of {layout.max_input_len}",
+        f"prompts of {layout.max_input_len}, {layout.draft_tokens} tokens of a draft",
         "config": digest(repr(sorted(job.config.items()))),
         "asked": repr((job.model, job.adapter_file, sorted(job.allow.items()))),
         "provenance": repr(sorted(job.checkpoint.provenance.items())),

@@ -35,7 +35,7 @@ class Layout:
     - `aux_hidden`: hidden states of all rows that are outputs too: i is the input of layer i, the number of layers
       that of the head.
     - `inputs`: the model's inputs besides tokens, without the token axis. `windows`: the sliding windows of states.
-    - `cache_blocks`: see `CacheSizes`.
+    - `cache_blocks`: see `CacheSizes`. `draft_tokens`: how many tokens of a draft a step checks for each sequence.
     - `carried`: the number of values from layer to layer. `derives_hidden`: the graph computes hidden states from them.
     - `lora`: layers have slots of LoRAs, one of which each sequence selects. `lora_ends`: so has the embedding or head.
     """
@@ -55,6 +55,7 @@ class Layout:
     derives_hidden: bool = False
     lora: bool = False
     lora_ends: bool = False
+    draft_tokens: int = 0
 
     @classmethod
     def of(cls, graph: Graph, *, buckets: Sequence[int], context: int, **settings: Any) -> Layout:
@@ -82,14 +83,16 @@ class Layout:
 
     @property
     def entries(self) -> list[EntryPoint]:
-        """Prefill of every bucket's length, for one sequence and for all; decode of 1, 2, 4, … sequences up to all.
+        """Prefill of every bucket's length, for one sequence and for all; decode of 1, 2, 4, … sequences up to all, and
+        for each of these numbers prefill of the last token and `draft_tokens` proposals of each sequence.
 
         A program for one sequence reads its cache blocks in order, without gathering them.
         """
         most, contiguous = self.max_batch_size, self.max_batch_size == 1
-        prefill = [(size, count) for count in sorted({1, most}) for size in self.buckets]
         decode = [*(1 << power for power in range((most - 1).bit_length())), most]
-        points = [(size, count, False) for size, count in prefill] + [(count, count, True) for count in decode]
+        prefill = {(count, size) for count in (1, most) for size in self.buckets}
+        prefill |= {(count, count * (self.draft_tokens + 1)) for count in decode if self.draft_tokens}
+        points = [(size, count, False) for count, size in sorted(prefill)] + [(count, count, True) for count in decode]
         return [
             EntryPoint(num_tokens=tokens, num_sequences=count, decode=one_each, contiguous=contiguous)
             for tokens, count, one_each in points
@@ -101,7 +104,7 @@ class Layout:
         return CacheSizes(
             context=self.context,
             sequences=self.max_batch_size,
-            chunk=max(self.buckets),
+            chunk=max(*self.buckets, self.draft_tokens + 1),
             cache_blocks=self.cache_blocks,
         )
 
@@ -151,7 +154,7 @@ def layout_of(
 ) -> Layout:
     """The layout of a program for sequences of `context` tokens: prefill of each bucket's length, and decode.
 
-    Of the buckets that fit the longest prompt, only the smallest is used. `draft_tokens` adds a bucket for that many
+    Of the buckets that fit the longest prompt, only the smallest is used. `draft_tokens` adds prefill of that many
     tokens of a draft and the one before them, and logits of every token. The last hidden state of a draft with an input
     for it is always an output. `cache_blocks`: see `CacheSizes`. Raises
     BU007 for no lengths, or lengths under 2; BU028 for hidden states that the model does not have; BU024 for a
@@ -163,8 +166,7 @@ def layout_of(
     draft_tokens = integer("draft_tokens", draft_tokens, minimum=0)
     if not buckets or min(buckets) < 2:
         raise fail("BU007", f"prefill lengths are {list(buckets)}; at least one is required, each at least 2")
-    if draft_tokens:
-        buckets, all_logits = sorted({*buckets, draft_tokens + 1}), True
+    all_logits = all_logits or draft_tokens > 0
     if max_input_len is not None:
         max_input_len = _max_input_len(max_input_len, context)
     longest = min((size for size in buckets if size >= (max_input_len or context)), default=max(buckets))
@@ -174,7 +176,7 @@ def layout_of(
         raise fail("BU028", f"hidden state {wrong[0]} does not exist: the model's {layers} layers have 0 to {layers}")
     hidden = sorted({*aux_hidden, *([layers] if OWN in graph.inputs else [])})
     settings: dict[str, Any] = {"all_logits": all_logits, "aux_hidden": hidden, "max_batch_size": max_batch_size}
-    settings["max_input_len"] = max_input_len
+    settings |= {"max_input_len": max_input_len, "draft_tokens": draft_tokens}
     if cache_blocks is not None:
         settings["cache_blocks"] = _cache_blocks(cache_blocks, CacheSizes(context=context, sequences=max_batch_size))
     return Layout.of(graph, buckets=useful, context=context, **settings)

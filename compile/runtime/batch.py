@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from bringup.compile.program.program import Draw, Executor
+from bringup.compile.runtime.drafts import Drafts, open_drafts
 from bringup.compile.runtime.drawn import Drawn, check, draw_by_executor, draw_from, failing, score_prompt
-from bringup.compile.runtime.engine import Engine, Results
+from bringup.compile.runtime.engine import Engine
 from bringup.compile.runtime.lora.loras import HOST_BYTES, Loras
 from bringup.compile.runtime.lora.weights import LoraWeights
 from bringup.compile.runtime.opening import Opened, open_bundle
+from bringup.compile.runtime.parts import Results
 from bringup.compile.runtime.request import CheckedRequest, Event, Reason, Request
 from bringup.compile.runtime.sampling import check_drawn, take_back
 from bringup.compile.runtime.scheduler import Job, Planned, Scheduler
@@ -41,15 +43,19 @@ class Batch:
 
     Each request may name a LoRA; `loras` is their cache, to which any thread may add. A request whose LoRA has no slot
     waits until one is free.
+
+    With `drafts`, a step may have several tokens of a request, and an event for each; see `Speculative` for their
+    distribution.
     """
 
-    def __init__(self, opened: Opened, loras: Loras | None = None) -> None:
+    def __init__(self, opened: Opened, loras: Loras | None = None, drafts: Drafts | None = None) -> None:
         self.manifest, self.interface, self.folder = opened.manifest, opened.interface, opened.folder
         self.load_seconds = opened.seconds
         self._opened = opened
         self._engine = Engine(opened.manifest, opened.executor, opened.interface, share_blocks=True)
         self.loras = loras or Loras(opened.interface, opened.executor)
-        self._scheduler = Scheduler(self._engine, self.loras)
+        self.drafts = drafts
+        self._scheduler = Scheduler(self._engine, self.loras, drafts.engine if drafts else None)
         self._ids = count()
 
     def __len__(self) -> int:
@@ -97,6 +103,8 @@ class Batch:
         Leaving a `with` block also closes it, and so does the end of the last reference to the executor.
         """
         self._engine.shut_down()
+        if self.drafts:
+            self.drafts.engine.shut_down()
 
     def __enter__(self) -> Self:
         return self
@@ -171,7 +179,7 @@ class Batch:
         self.loras.release(job.request.lora)
 
     def step(self) -> list[Event]:
-        """Runs the program once. Returns the next token of each completely processed request, oldest request first.
+        """Runs the program once. Returns the next tokens of each completely processed request, oldest request first.
 
         The list is empty if only parts of prompts were processed, or there is no request. If a step fails, its
         exception is raised and no token is sampled; all requests wait with their tokens and are recomputed from these.
@@ -187,6 +195,10 @@ class Batch:
     def _run(self, planned: Sequence[Planned]) -> list[Drawn]:
         """Processes the planned tokens; returns the next token of each job whose tokens are all processed."""
         start = time.perf_counter()
+        if self.drafts:
+            self.drafts.follow(self._scheduler.running)
+            if not self._scheduler.prefilled and (drawn := self.drafts.run(self._engine, planned, start)) is not None:
+                return drawn
         needs_logits = any(each.job.request.needs_logits for each in planned)
         if not (self._scheduler.prefilled or needs_logits) and self._engine.can_draw(len(planned)):
             return self._draw(planned, start)
@@ -197,7 +209,7 @@ class Batch:
             check(each, found.logits)
         for each, found in zip(planned, results, strict=True):
             score_prompt(each, found.logits)
-            _add(each, seconds)
+            self._add(each, seconds)
         return [
             draw_from(each.job, found.logits[-1]) for each, found in zip(planned, results, strict=True) if each.done
         ]
@@ -219,7 +231,7 @@ class Batch:
             failed.pop_all()
         seconds = time.perf_counter() - start
         for each in planned:
-            _add(each, seconds)
+            self._add(each, seconds)
         return ended
 
     def _event(self, drawn: Drawn) -> Event:
@@ -236,18 +248,12 @@ class Batch:
             reason = "context"
         if reason:
             self._end(job)
-        return Event(job.id, token, reason, job.stats, drawn.score, scores)
+        return Event(job.id, token, reason, job.stats, drawn.score, scores, job.draft_stats if self.drafts else None)
 
-
-def _add(planned: Planned, seconds: float) -> None:
-    """Adds a step to the stats of its request: to prefill until the first new token, to decode from then on."""
-    stats, job = planned.job.stats, planned.job
-    if len(job.tokens) == len(job.request.tokens):
-        stats.prefill_tokens += planned.count
-        stats.prefill_seconds += seconds
-    else:
-        stats.decode_tokens += planned.done
-        stats.decode_seconds += seconds
+    def _add(self, planned: Planned, seconds: float) -> None:
+        """Counts a step of a request without proposals."""
+        if planned.add(seconds) and self.drafts:
+            self.drafts.count(planned.job, 1)
 
 
 def load_batch(
@@ -256,12 +262,19 @@ def load_batch(
     *,
     lora_bytes: int = HOST_BYTES,
     lora_fraction: float | None = None,
+    draft: str | PathLike[str] | None = None,
+    draft_tokens: int | None = None,
 ) -> Batch:
     """Opens a bundle for several sequences at a time, up to the `--max-batch-size` that it was compiled with.
 
     Other requests wait. `lora_bytes` is the size of the host's cache of LoRAs. `lora_fraction` limits the LoRA slots to
     a fraction of the free device memory, which may be fewer slots than `--max-loras`. `executor` and errors are as for
     `load`.
+
+    `draft` is the bundle of a draft, which reads tokens, and proposes up to `draft_tokens` (4) for each request in a
+    step. It runs on `executor` too if its target is the same. Raises BU049 if the two bundles do not fit.
     """
     opened = open_bundle(bundle, executor)
-    return Batch(opened, Loras(opened.interface, opened.executor, host_bytes=lora_bytes, fraction=lora_fraction))
+    drafts = None if draft is None else open_drafts(opened, draft, draft_tokens)
+    loras = Loras(opened.interface, opened.executor, host_bytes=lora_bytes, fraction=lora_fraction)
+    return Batch(opened, loras, drafts)

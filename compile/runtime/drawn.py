@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
 
 from bringup.compile.program.program import Draw
+from bringup.compile.runtime.acceptance import Proposal, Sampler
 from bringup.compile.runtime.sampling import check_logits, draw_of, next_token
 from bringup.compile.runtime.scheduler import Job, Planned
 from bringup.compile.runtime.scores import Score, score_of
@@ -62,9 +63,40 @@ def score_prompt(planned: Planned, logits: np.ndarray) -> None:
 def draw_from(job: Job, logits: np.ndarray) -> Drawn:
     """Samples the next token from logits [V]."""
     request = job.request
-    shifted = request.shift(logits, job.tokens[len(request.tokens) :]) if request.shift else logits
-    token = next_token(shifted, request.temperature, request.top_p, job.random, request.top_k)
-    return Drawn(job, token, None if request.logprobs is None else score_of(logits, token, request.logprobs))
+    token = next_token(shifted(job, logits), request.temperature, request.top_p, job.random, request.top_k)
+    return _scored(job, token, logits)
+
+
+def shifted(job: Job, logits: np.ndarray, after: Sequence[int] = ()) -> np.ndarray:
+    """Logits [V] with the biases and penalties of a request, for the token after its own and those of `after`."""
+    request = job.request
+    return request.shift(logits, [*job.tokens[len(request.tokens) :], *after]) if request.shift else logits
+
+
+def _scored(job: Job, token: int, logits: np.ndarray) -> Drawn:
+    count = job.request.logprobs
+    return Drawn(job, token, None if count is None else score_of(logits, token, count))
+
+
+def sampler_of(job: Job) -> Sampler:
+    """The sampler of a draft's proposals, and of the tokens after them."""
+    request = job.request
+    return Sampler(request.temperature, request.top_p, request.top_k, job.random)
+
+
+def accept(job: Job, logits_RV: np.ndarray, proposed: Sequence[Proposal]) -> tuple[list[Drawn], int]:
+    """The new tokens of a step with proposals, up to an end of sequence, and the number of accepted proposals.
+
+    Row i has the logits for the position of proposal i.
+    """
+    rows = logits_RV
+    if job.request.shift:
+        tokens = [each.token for each in proposed]
+        rows = np.stack([shifted(job, row, tokens[:at]) for at, row in enumerate(logits_RV)])
+    found = sampler_of(job).accept(rows, proposed)
+    accepted = len(found) - 1
+    end = next((place for place, token in enumerate(found, 1) if token in job.request.eos), None)
+    return [_scored(job, token, row) for token, row in zip(found[:end], logits_RV, strict=False)], accepted
 
 
 def draw_by_executor(job: Job) -> Draw:

@@ -1,60 +1,18 @@
-"""One step of several sequences: blocks for its writes, the entry point, its arrays, the results of each sequence."""
+"""One step of several sequences: blocks for its writes, the entry point, the results of each sequence."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from bringup.adapters.checkpoints.arrays import numpy_dtype
-from bringup.compile.program.program import LORA_SLOTS, Draw, Entry, Executor, Interface, TokenExecutor, close_executor
+from bringup.compile.program.program import Draw, Entry, Executor, Interface, TokenExecutor, close_executor
 from bringup.compile.program.step_inputs import Chunk, chunks_of, make_step
 from bringup.compile.runtime.blocks import BlockPool, block_digest
+from bringup.compile.runtime.parts import Cached, Part, Results, chunk_of, inputs_of
 from bringup.diagnostics import fail
 from bringup.graphs.core.step import BLOCK
-
-NO_INPUTS: Mapping[str, np.ndarray] = {}
-
-
-@dataclass(slots=True)
-class Cached:
-    """The cached state of one sequence: its tokens, in its blocks, and its row of the per-sequence states.
-
-    `digests` are those of its full blocks. `outgrown` is the number of the manifest's `recompute_lengths` that the
-    sequence exceeds; keys computed for one number do not match queries of another. `longest` is the largest number of
-    tokens that it has had. `slot` is that of its LoRA, -1 for none, and `lora` the LoRA's number: blocks of different
-    LoRAs cannot be shared.
-    """
-
-    row: int
-    slot: int = -1
-    lora: int | None = None
-    outgrown: int = 0
-    longest: int = 0
-    tokens: list[int] = field(default_factory=list[int])
-    blocks: list[int] = field(default_factory=list[int])
-    digests: list[bytes] = field(default_factory=list[bytes])
-
-
-class Part(NamedTuple):
-    """The tokens of one sequence that a step processes, with the model's further inputs (a row for each token).
-
-    `total`: tokens of the sequence after the complete prompt that these belong to.
-    """
-
-    cached: Cached
-    tokens: Sequence[int]
-    total: int
-    inputs: Mapping[str, np.ndarray] = NO_INPUTS
-
-
-class Results(NamedTuple):
-    """The results of one part: logits, float32 [R, V], of its last token or of all; hidden states by name, [N, m]."""
-
-    logits: np.ndarray
-    hidden: dict[str, np.ndarray]
 
 
 class Engine:
@@ -74,9 +32,8 @@ class Engine:
         self.max_input_len: int | None = manifest.get("max_input_len")
         self.recompute_lengths: list[int] = manifest["recompute_lengths"]
         self.states_vary_past: int | None = manifest.get("states_vary_past")
-        prefill = [entry for entry in interface.entries if not entry.decode]
-        self.prefill_sizes = sorted({entry.num_tokens for entry in prefill})
-        self.max_prefill_sequences = max(entry.num_sequences for entry in prefill)
+        self.prefill_sizes = interface.prefill_sizes()
+        self.max_prefill_sequences = max(entry.num_sequences for entry in interface.entries if not entry.decode)
         self.pool = BlockPool(interface.num_blocks - 1)  # the last one is for padding
         contiguous = any(entry.contiguous for entry in interface.entries)
         paged = all(state.kind == "paged" for state in interface.sequence_states)
@@ -133,11 +90,16 @@ class Engine:
 
         The states of later tokens are masked, and overwritten.
         """
-        assert count % BLOCK == 0 or not self.share_blocks, "another sequence may read the block that would be written"
+        assert count % BLOCK == 0 or count >= len(cached.digests) * BLOCK, "another sequence may read the block"
         blocks = -(-count // BLOCK)
         for block in reversed(cached.blocks[blocks:]):
             self.pool.release(block)
         del cached.tokens[count:], cached.blocks[blocks:], cached.digests[count // BLOCK :]
+
+    def settle(self, cached: Cached, count: int, total: int) -> None:
+        """Makes the first `count` tokens final, and removes the others."""
+        self.rewind(cached, count)
+        self._publish(cached, total)
 
     def outgrown(self, total: int) -> int:
         """The number of the model's `recompute_lengths` that a sequence of `total` tokens exceeds."""
@@ -150,7 +112,7 @@ class Engine:
     def uniform(self, total: int) -> int:
         """See `Session.uniform`."""
         lengths = [*self.recompute_lengths, *([] if self.states_vary_past is None else [self.states_vary_past])]
-        longest = min([self.max_seq_len, *(length for length in lengths if length >= total)])
+        longest = min([self.max_tokens, *(length for length in lengths if length >= total)])
         return min(longest - total, 0) if self.varies(total) else longest - total
 
     def missing(self, cached: Cached, total: int) -> int:
@@ -215,14 +177,14 @@ class Engine:
         executor, entry = self._drawing, self._entry(len(parts), len(parts), decode=True)
         assert executor is not None
         self._check_open()
-        chunks = list(map(_chunk, parts))
+        chunks = list(map(chunk_of, parts))
         continues = self._continued == (entry.name, chunks) and executor.can_continue(entry.name, draws)
         self._continued = None
         step = None if continues else make_step(chunks, entry, self.interface)
         ahead = all(self._may_go_on(chunk) and not draw.temperature for chunk, draw in zip(chunks, draws, strict=True))
         tokens = executor.draw(entry.name, step, draws, ahead=ahead)
         for part in parts:
-            self._taken(part.cached, part.tokens, part.total)
+            self._taken(part)
             part.cached.longest = max(part.cached.longest, len(part.cached.tokens) + ahead)
         after = [
             Chunk([token], each.length, each.blocks, each.row, each.total + 1)
@@ -244,16 +206,22 @@ class Engine:
     def _step(self, parts: Sequence[Part], *, decode: bool) -> list[Results]:
         self._check_open()
         entry = self._entry(sum(len(part.tokens) for part in parts), len(parts), decode=decode)
-        step = make_step(list(map(_chunk, parts)), entry, self.interface) | _inputs(entry, parts)
+        step = make_step(list(map(chunk_of, parts)), entry, self.interface) | inputs_of(entry, parts)
         results = self.executor.step(entry.name, step)
         for part in parts:
-            self._taken(part.cached, part.tokens, part.total)
+            self._taken(part)
         return self._split(parts, results)
 
-    def _taken(self, cached: Cached, tokens: Sequence[int], total: int) -> None:
-        """Records the tokens that a step has written; full blocks can then be found."""
-        cached.tokens += tokens
+    def _taken(self, part: Part) -> None:
+        """Records the tokens that a step has written."""
+        cached = part.cached
+        cached.tokens += part.tokens
         cached.longest = max(cached.longest, len(cached.tokens))
+        if part.final:
+            self._publish(cached, part.total)
+
+    def _publish(self, cached: Cached, total: int) -> None:
+        """Computes the digests of full blocks, by which they can then be found."""
         while self.share_blocks and (full := len(cached.digests)) < len(cached.tokens) // BLOCK:
             cached.digests.append(self._digest(cached, cached.tokens))
             if not self.varies(total):
@@ -276,21 +244,3 @@ class Engine:
             Results(logits[row], {name: array[span] for name, array in hidden.items()})
             for row, span in zip(rows, spans, strict=True)
         ]
-
-
-def _chunk(part: Part) -> Chunk:
-    """The tokens of a sequence in a step, with their blocks."""
-    cached, length = part.cached, len(part.cached.tokens) + len(part.tokens)
-    return Chunk(list(part.tokens), len(cached.tokens), cached.blocks[: -(-length // BLOCK)], cached.row, part.total)
-
-
-def _inputs(entry: Entry, parts: Sequence[Part]) -> dict[str, np.ndarray]:
-    """The model's further inputs, those of all parts concatenated, in its dtype, padded to the entry's length."""
-    found: dict[str, np.ndarray] = {}
-    if entry.chooses_loras:
-        slots = [part.cached.slot for part in parts]
-        found[LORA_SLOTS] = np.array(slots + [-1] * (entry.num_sequences - len(slots)))
-    for spec in entry.token_inputs:
-        rows = np.concatenate([np.asarray(part.inputs[spec.name], numpy_dtype(spec.dtype)) for part in parts])
-        found[spec.name] = np.pad(rows, ((0, spec.shape[0] - len(rows)), (0, 0)))
-    return found

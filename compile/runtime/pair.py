@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bringup.compile.bundle.folder import TOKENIZER
 from bringup.compile.program.program import Interface
+from bringup.compile.runtime.opening import Opened
 from bringup.compile.runtime.proposals import HiddenProposer, Proposer, TokenProposer
 from bringup.compile.runtime.session import Session
 from bringup.diagnostics import BringupError, fail
@@ -29,8 +30,7 @@ def proposer_of(main: Session, draft: Session, count: int) -> Proposer:
         raise _unfit("the main model and its draft are one session", "load the bundle twice")
     _check_main(main, count)
     _check_vocabularies(main, draft)
-    if (most := draft.interface.rewindable) is not None and count > most:
-        raise _unfit(f"the draft can remove {most} tokens, not {count}, from its states", f"use --draft-tokens {most}")
+    _check_rewind(draft.interface, count)
     inputs = draft.interface.entries[-1].token_inputs
     if not inputs:
         return TokenProposer(draft)
@@ -40,21 +40,37 @@ def proposer_of(main: Session, draft: Session, count: int) -> Proposer:
     return _hidden_proposer(main, draft, count)
 
 
-def _check_main(main: Session, count: int) -> None:
+def check_batches(main: Opened, draft: Opened, count: int) -> None:
+    """Raises BU049 if two bundles cannot run several sequences as a main model and its draft, which proposes up to
+    `count` tokens a step for each."""
+    _check_main(main, count, main.interface.max_batch_size)
+    _check_vocabularies(main, draft)
+    _check_rewind(draft.interface, count)
+    if inputs := draft.interface.entries[-1].token_inputs:
+        message = f"the draft reads `{inputs[0].name}`: a batch supports only drafts that read tokens alone"
+        raise _unfit(message, "run one sequence at a time, without --batch")
+
+
+def _check_rewind(draft: Interface, count: int) -> None:
+    if (most := draft.rewindable) is not None and count > most:
+        raise _unfit(f"the draft can remove {most} tokens, not {count}, from its states", f"use --draft-tokens {most}")
+
+
+def _check_main(main: Session | Opened, count: int, sequences: int = 1) -> None:
     if inputs := main.interface.entries[-1].token_inputs:
         names = ", ".join(f"`{spec.name}`" for spec in inputs)
         raise _unfit(f"`{main.folder}` reads {names} besides tokens: it is a draft", "exchange the two bundles")
-    sizes = main.interface.prefill_sizes()
+    sizes, needed = main.interface.prefill_sizes(sequences), sequences * (count + 1)
     if not main.interface.all_logits:
         message = f"`{main.folder}` returns the logits of the last token of a step, not of each"
-    elif max(sizes) <= count:
-        message = f"a step of `{main.folder}` has up to {max(sizes)} tokens, not {count + 1}"
+    elif max(sizes) < needed:
+        message = f"a step of `{main.folder}` has up to {max(sizes)} tokens, not {needed}"
     else:
         return
     raise _unfit(message, f"compile it with --draft-tokens {count}")
 
 
-def _check_vocabularies(main: Session, draft: Session) -> None:
+def _check_vocabularies(main: Session | Opened, draft: Session | Opened) -> None:
     """Raises BU049 if a token id has another meaning for the draft, as far as the bundles state it."""
     sizes = [session.manifest["vocab_size"] for session in (main, draft)]
     if sizes[0] != sizes[1]:
@@ -79,12 +95,12 @@ def _check_vocabularies(main: Session, draft: Session) -> None:
         raise _unfit(message, "use a draft with the same tokenizer")
 
 
-def _tokenizer_files(session: Session) -> dict[str, Any]:
+def _tokenizer_files(session: Session | Opened) -> dict[str, Any]:
     files: dict[str, Any] = session.manifest["files"]
     return {name: digest for name, digest in files.items() if name == f"{TOKENIZER}/tokenizer.json"}
 
 
-def _tokenizer(session: Session) -> Tokenizer | None:
+def _tokenizer(session: Session | Opened) -> Tokenizer | None:
     try:
         return session.tokenizer()
     except BringupError as error:

@@ -10,7 +10,7 @@ from bringup.arguments import integer, integer_list
 from bringup.compile.runtime.lora.weights import LoraWeights, TaskId
 from bringup.compile.runtime.sampling import check_sampling
 from bringup.compile.runtime.scores import Score, Shift, shift
-from bringup.compile.runtime.stats import Stats
+from bringup.compile.runtime.stats import DraftStats, Stats
 from bringup.compile.runtime.token_ids import integers
 from bringup.diagnostics import fail
 from bringup.shown import shown
@@ -113,7 +113,7 @@ class Event(NamedTuple):
 
     `reason` of the last token: "eos", "length" (`max_new_tokens`) or "context" (the context is full); None before.
     `stats` are those of the steps in which the request took part so far. `score` and `prompt_scores` are set if the
-    request has them; the first token of a prompt has no score.
+    request has them; the first token of a prompt has no score. `draft` are the counts of a batch with a draft.
     """
 
     id: int
@@ -122,3 +122,4 @@ class Event(NamedTuple):
     stats: Stats
     score: Score | None = None
     prompt_scores: tuple[Score | None, ...] = ()
+    draft: DraftStats | None = None

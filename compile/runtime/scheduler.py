@@ -9,11 +9,12 @@ from operator import attrgetter
 
 import numpy as np
 
-from bringup.compile.runtime.engine import Cached, Engine, Part
+from bringup.compile.runtime.engine import Engine
 from bringup.compile.runtime.lora.loras import Loras
+from bringup.compile.runtime.parts import Cached, Part
 from bringup.compile.runtime.request import CheckedRequest
 from bringup.compile.runtime.scores import Score
-from bringup.compile.runtime.stats import Stats
+from bringup.compile.runtime.stats import DraftStats, Stats
 from bringup.graphs.core.step import BLOCK
 
 AGE = attrgetter("id")
@@ -23,7 +24,8 @@ AGE = attrgetter("id")
 class Job:
     """A request that is not finished: its prompt and the tokens after it. `cached` is None while it waits.
 
-    `lora` is the number of its LoRA, which it pins until it ends. `prompt_scores` are by position.
+    `lora` is the number of its LoRA, which it pins until it ends. `prompt_scores` are by position. `draft` is its
+    sequence in the draft's cache, if that has one.
     """
 
     id: int
@@ -33,6 +35,8 @@ class Job:
     stats: Stats
     lora: int | None = None
     cached: Cached | None = None
+    draft: Cached | None = None
+    draft_stats: DraftStats = field(default_factory=DraftStats)
     prompt_scores: dict[int, Score] = field(default_factory=dict[int, Score])
 
     @property
@@ -59,17 +63,29 @@ class Planned:
         """Whether all tokens of the job are processed, so that the last logits determine its next token."""
         return len(self.cached.tokens) == len(self.job.tokens)
 
+    def add(self, seconds: float) -> bool:
+        """Adds a step to the stats of its request: to prefill until the first new token, to decode from then on.
+        Returns whether it is a complete step of decode."""
+        stats = self.job.stats
+        if len(self.job.tokens) == len(self.job.request.tokens):
+            stats.prefill_tokens += self.count
+            stats.prefill_seconds += seconds
+            return False
+        stats.decode_tokens += self.done
+        stats.decode_seconds += seconds
+        return self.done
+
 
 class Scheduler:
     """The requests of a batch, oldest first.
 
     A request is admitted if the cache has blocks for the tokens of all running requests, in the order in which they
     were added. When blocks run out, the youngest running request is preempted and waits: it is recomputed from its
-    prompt and the tokens generated so far.
+    prompt and the tokens generated so far. Its sequence in the cache of `draft` ends with its own.
     """
 
-    def __init__(self, engine: Engine, loras: Loras) -> None:
-        self.engine, self.loras = engine, loras
+    def __init__(self, engine: Engine, loras: Loras, draft: Engine | None = None) -> None:
+        self.engine, self.loras, self.draft = engine, loras, draft
         self.waiting: list[Job] = []
         self.running: list[Job] = []
         self.preemptions = 0
@@ -85,6 +101,9 @@ class Scheduler:
             self.engine.close(job.cached)
             self.loras.leave(job.request.lora)
             job.cached = None
+        if self.draft and job.draft:
+            self.draft.close(job.draft)
+            job.draft = None
 
     def restart(self) -> None:
         """Makes all requests wait, with empty caches."""
@@ -93,8 +112,10 @@ class Scheduler:
         self.waiting = sorted((*self.waiting, *self.running), key=AGE)
         self.running = []
         for job in self.waiting:
-            job.cached = None
+            job.cached = job.draft = None
         self.engine.reset()
+        if self.draft:
+            self.draft.reset()
 
     def plan(self) -> list[Planned]:
         """The tokens of the next step; `prefilled` tells the kind of entry point. Empty if there is nothing to do.

@@ -13,10 +13,11 @@ import numpy as np
 
 from bringup.arguments import integer, integer_list
 from bringup.compile.program.program import Executor
-from bringup.compile.runtime.engine import Cached, Engine, Part, Results
+from bringup.compile.runtime.engine import Engine
 from bringup.compile.runtime.lora.loras import Loras
 from bringup.compile.runtime.lora.weights import LoraWeights, TaskId
 from bringup.compile.runtime.opening import Opened, open_bundle
+from bringup.compile.runtime.parts import Cached, Part, Results
 from bringup.compile.runtime.request import task_id
 from bringup.compile.runtime.sampling import check_drawn, check_sampling, draw_of, next_token
 from bringup.compile.runtime.stats import Stats

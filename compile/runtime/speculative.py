@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
 from typing import Self, SupportsIndex
 
 import numpy as np
@@ -20,6 +19,7 @@ from bringup.compile.runtime.acceptance import Sampler
 from bringup.compile.runtime.pair import proposer_of
 from bringup.compile.runtime.sampling import check_sampling
 from bringup.compile.runtime.session import Session
+from bringup.compile.runtime.stats import DraftStats
 from bringup.compile.runtime.token_ids import check_input, integers
 from bringup.diagnostics import fail
 from bringup.graphs.core.graph import OWN
@@ -27,32 +27,6 @@ from bringup.graphs.core.graph import OWN
 # The mean number of tokens of a step is (1 - a^(K + 1)) / (1 - a) for K proposals that are accepted with probability a
 # each (Leviathan et al. 2023, eq. 1). For a = 0.7 it is 2.8 with 4 and at most 3.3, so more proposals gain little.
 DRAFT_TOKENS = 4
-
-
-@dataclass(slots=True)
-class DraftStats:
-    """Counts of one sequence: `steps` of the main model after the prompt, tokens that the draft `proposed`, those that
-    were `accepted`, and the new `tokens` of these steps, without those after an end of sequence."""
-
-    steps: int = 0
-    proposed: int = 0
-    accepted: int = 0
-    tokens: int = 0
-
-    @property
-    def acceptance_rate(self) -> float:
-        """The share of accepted tokens among the proposed ones; 0 without proposals."""
-        return self.accepted / self.proposed if self.proposed else 0.0
-
-    @property
-    def tokens_per_step(self) -> float:
-        """The mean number of new tokens of a step of the main model; 0 without steps."""
-        return self.tokens / self.steps if self.steps else 0.0
-
-    def to_json(self) -> dict[str, float]:
-        """Counts and rates by name."""
-        rates = {"acceptance_rate": self.acceptance_rate, "tokens_per_step": self.tokens_per_step}
-        return asdict(self) | rates
 
 
 class Speculative:

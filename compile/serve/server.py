@@ -37,12 +37,15 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGTE
 
 
 def open_served(
-    bundle: str | PathLike[str], executor: str | None, loras: Mapping[str, str], lora_fraction: float | None
-) -> Batch:
-    """Opens a bundle with LoRAs by name. They are never evicted from the host's cache; `lora_fraction` limits their
-    slots. Raises as `load_batch`, `read_lora` and `Loras.add` do.
+    bundle: str | PathLike[str], executor: str | None, loras: Mapping[str, str], lora_fraction: float | None,
+    draft: str | PathLike[str] | None = None, draft_tokens: int | None = None,
+) -> Batch:  # fmt: skip
+    """Opens a bundle with LoRAs by name, and with a draft. LoRAs are never evicted from the host's cache;
+    `lora_fraction` limits their slots. Raises as `load_batch`, `read_lora` and `Loras.add` do.
     """
-    batch = load_batch(bundle, executor, lora_bytes=sys.maxsize, lora_fraction=lora_fraction)
+    batch = load_batch(
+        bundle, executor, lora_bytes=sys.maxsize, lora_fraction=lora_fraction, draft=draft, draft_tokens=draft_tokens
+    )
     for name, path in loras.items():
         batch.loras.hold(name, batch.read_lora(path))
     return batch

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from bringup.compile.runtime.drawn import RequestFailed
 from bringup.compile.runtime.lora.cache import CacheFigures
 from bringup.compile.runtime.request import Event, Reason, Request
 from bringup.compile.runtime.scores import Score
+from bringup.compile.runtime.stats import DraftStats
 from bringup.diagnostics import BringupError, fail
 
 MOST_FAILURES = 3  # consecutive failed steps that end the server; on a lost device every step fails
@@ -62,7 +63,10 @@ class Update(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """Figures of the batch after the latest step: running and waiting requests, blocks, counts since the start."""
+    """Figures of the batch after the latest step: running and waiting requests, blocks, counts since the start.
+
+    `draft` are the sums over all requests, zeros without a draft.
+    """
 
     running: int
     waiting: int
@@ -73,6 +77,7 @@ class Figures(NamedTuple):
     steps: int
     failures: int
     loras: CacheFigures
+    draft: DraftStats
 
 
 class Worker:
@@ -267,6 +272,7 @@ class Worker:
             steps=self._steps,
             failures=self._failures,
             loras=batch.loras.figures(),
+            draft=replace(batch.drafts.stats) if batch.drafts else DraftStats(),
         )
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from bringup.compile.pipeline import build
 from bringup.compile.runtime.batch import load_batch
-from bringup.compile.runtime.engine import Engine, Part
+from bringup.compile.runtime.engine import Engine
 from bringup.compile.runtime.opening import open_bundle
+from bringup.compile.runtime.parts import Part
 from bringup.compile.runtime.request import Request
 from bringup.diagnostics import BringupError
 from tests.models import drafts

@@ -26,7 +26,7 @@ def batch(monkeypatch: pytest.MonkeyPatch) -> Batch:
         raise fail("BU014", "the bundle has no tokenizer")
 
     monkeypatch.setattr(fake, "tokenizer", tokenizer)
-    monkeypatch.setattr("bringup.compile.runtime.batch.load_batch", lambda bundle, executor: fake)
+    monkeypatch.setattr("bringup.compile.runtime.batch.load_batch", lambda bundle, executor, **draft: fake)
     return fake
 
 

@@ -152,10 +152,10 @@ def test_the_command(compiled: Compiled) -> None:
 
 
 def test_options_that_do_not_fit() -> None:
-    for words in (["--draft-tokens", "2", "--prompt", "a"], ["--draft", "b", "--batch", "c"]):
-        result = CliRunner().invoke(cli, ["run", "a.bundle", *words])
+    for words in (["run", "a.bundle", "--prompt", "a"], ["run", "a.bundle", "--batch", "c"], ["serve", "a.bundle"]):
+        result = CliRunner().invoke(cli, [*words, "--draft-tokens", "2"])
         assert result.exit_code == 2
-        assert "--draft" in result.stderr
+        assert "--draft-tokens needs --draft BUNDLE" in result.stderr
 
 
 def test_bundles_that_do_not_fit(compiled: Compiled, tmp_path: Path) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bringup.compile.pipeline import build
 from bringup.compile.runtime.batch import Batch, load_batch
 from bringup.compile.runtime.request import Request
 from bringup.compile.runtime.session import load
-from tests.schedule.models import VOCAB
+from tests.schedule.models import CONTEXT, PREFILL, VOCAB, job_of
 
 # A block has 64 tokens, and the caches have four blocks: each request needs a second one before it ends.
 LENGTHS = ((60, 9, 0.0), (62, 5, 0.8), (58, 12, 1.0), (63, 7, 0.0), (40, 28, 0.7))  # prompt, new tokens, temperature
@@ -43,3 +44,23 @@ def test_tokens_are_those_of_single_runs(batch_bundle: Path) -> None:
     assert [len(tokens) for tokens in found] == [each.max_new_tokens for each in REQUESTS]
     assert ended != sorted(ended)
     assert batch.preemptions
+
+
+def test_tokens_with_a_draft_are_those_without(tmp_path: Path) -> None:
+    """The kernels of a step that checks the tokens of several sequences; the draft is the model itself."""
+    settings = {"max_seq_len": CONTEXT, "buckets": (PREFILL,), "max_batch_size": 2, "draft_tokens": 2}
+    bundle = build(job_of("gpt2", tmp_path), out=tmp_path / "b", target="cuda:sm_80", **settings)
+    given = [Request(list(request.tokens), max_new_tokens=6) for request in REQUESTS[:3]]
+
+    def run(batch: Batch) -> list[list[int]]:
+        found = {batch.add(each): [] for each in given}
+        while batch:
+            for event in batch.step():
+                found[event.id].append(event.token)
+        return list(found.values())
+
+    with load_batch(bundle, "emulate") as plain, load_batch(bundle, "emulate", draft=bundle, draft_tokens=2) as batch:
+        assert batch.drafts
+        assert run(batch) == run(plain)
+        assert batch.drafts.stats.acceptance_rate == 1.0
+        assert batch.drafts.stats.tokens_per_step > 2

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bringup.cli.parameters.drafts import check_draft, draft_options, loaded
 from bringup.cli.parameters.loras import serve_lora_option
 from bringup.cli.parameters.targets import DEVICE
 from bringup.cli.parameters.words import BUNDLE, Number
@@ -34,6 +35,7 @@ VARIABLE = "BRINGUP_API_KEY"
     help="Use at most this part of the memory that is free once the bundle is loaded for slots of LoRAs; default: all "
     "slots of the bundle.",
 )
+@draft_options
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="H", help="The address to listen on.")
 @click.option(
     "--port",
@@ -76,9 +78,9 @@ VARIABLE = "BRINGUP_API_KEY"
 )
 @click.option("--executor", type=DEVICE, metavar="NAME", help="A device of the bundle's target (`bringup targets`).")
 def command(
-    bundle: Path, lora: dict[str, str], lora_fraction: float | None, host: str, port: int, api_key: str | None,
-    model_name: str | None, max_queue: int, max_body_bytes: int, step_seconds: float, allow_host: tuple[str, ...],
-    executor: str | None,
+    bundle: Path, lora: dict[str, str], lora_fraction: float | None, draft: Path | None, draft_tokens: int | None,
+    host: str, port: int, api_key: str | None, model_name: str | None, max_queue: int, max_body_bytes: int,
+    step_seconds: float, allow_host: tuple[str, ...], executor: str | None,
 ) -> None:  # fmt: skip
     """Serve BUNDLE over HTTP: /v1/completions, /v1/chat/completions, /v1/models, /health, /metrics.
 
@@ -90,12 +92,13 @@ def command(
     from bringup.compile.serve.server import open_served, serve
     from bringup.render.progress import StageLines
 
+    check_draft(draft, draft_tokens)
     lines = StageLines()
     api_key = os.environ.get(VARIABLE) if api_key is None else api_key  # click treats an empty variable as unset
 
     def opening() -> Batch:
-        with lines.stage(f"Loading {bundle}"):
-            return open_served(bundle, executor, lora, lora_fraction)
+        with lines.stage(f"Loading {loaded(bundle, draft)}"):
+            return open_served(bundle, executor, lora, lora_fraction, draft, draft_tokens)
 
     def ready(url: str, models: Models) -> None:
         names = ", ".join((models.base, *models.loras))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bringup.compile.runtime.batch import Batch, load_batch
+from bringup.compile.runtime.drafts import Drafts
 from bringup.compile.runtime.lora.loras import Loras
 from bringup.compile.runtime.lora.weights import LoraFactors, LoraWeights
 from bringup.compile.runtime.request import Request
@@ -70,6 +71,20 @@ def test_eight_requests_with_five_loras_and_two_without(llama, batch):
     assert (figures.device.entries, figures.device.pinned, figures.host.pinned) == (SLOTS, 0, 0)
     assert figures.device.evictions >= 2
     assert figures.host.entries == 5
+
+
+def test_a_draft_without_loras(llama, batch, bundle):
+    """It proposes the tokens of the base model, and the tokens are peft's."""
+    drafts = Drafts(batch._opened, load_batch(bundle)._opened, 3)
+    batch = Batch(batch._opened, drafts=drafts)
+    for name, folder in llama.loras.items():
+        batch.loras.add(name, batch.read_lora(folder))
+    given = prompts(len(CHOICES))
+    requests = [Request(tokens, max_new_tokens=NEW, lora=c) for tokens, c in zip(given, CHOICES, strict=True)]
+    loras = [choice if choice in llama.loras else None for choice in CHOICES]
+    assert ran(batch, requests) == [llama.continued(c, tokens, NEW) for c, tokens in zip(loras, given, strict=True)]
+    assert 0 < drafts.stats.accepted < drafts.stats.proposed
+    assert drafts.engine.pool.num_free == drafts.engine.pool.count
 
 
 def test_requests_share_blocks_with_those_of_their_lora_only(llama, batch):

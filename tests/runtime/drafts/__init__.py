@@ -1,0 +1,1 @@
+"""A batch with a draft."""
