@@ -107,14 +107,10 @@ def test_weights_that_are_quantised_as_they_are_loaded(recipe: str, tmp_path: Pa
         assert abs(logits(bundle, executor, tokens) - wanted).max() <= SAME * abs(wanted).max(), executor
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "form"),
-    [
-        ("llama", "fp8-tensor"),
-        pytest.param("llama", "modelopt-fp8", marks=pytest.mark.slow),
-        pytest.param("qwen3_moe", "fp8-tensor", marks=pytest.mark.slow),
-        pytest.param("phi3", "fp8-tensor", marks=pytest.mark.slow),
-    ],
+    [("llama", "fp8-tensor"), ("llama", "modelopt-fp8"), ("qwen3_moe", "fp8-tensor"), ("phi3", "fp8-tensor")],
 )
 def test_scales_of_the_checkpoint(name: str, form: str, tmp_path: Path) -> None:
     """Activations are divided by `input_scale`, and by another one where the checkpoint has another."""

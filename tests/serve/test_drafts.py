@@ -91,6 +91,7 @@ async def _alone(prompt: list[int]) -> Any:
         return (await server.complete(prompt, max_tokens=9)).json()["choices"]
 
 
+@pytest.mark.slow
 def test_the_command(base: Base, bundle: Path, tmp_path: Path) -> None:
     """With LoRAs, which the draft does not have: it is the base model."""
     session, wanted, prompt = bringup.load(bundle), dict[str, str](), [5, 9, 40, 2]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from bringup.compile.pipeline import build
 from bringup.compile.runtime.batch import Batch, load_batch
 from bringup.compile.runtime.request import Request
@@ -46,6 +48,7 @@ def test_tokens_are_those_of_single_runs(batch_bundle: Path) -> None:
     assert batch.preemptions
 
 
+@pytest.mark.slow
 def test_tokens_with_a_draft_are_those_without(tmp_path: Path) -> None:
     """The kernels of a step that checks the tokens of several sequences; the draft is the model itself."""
     settings = {"max_seq_len": CONTEXT, "buckets": (PREFILL,), "max_batch_size": 2, "draft_tokens": 2}

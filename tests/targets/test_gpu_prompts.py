@@ -25,7 +25,8 @@ CONFIGS: dict[str, PreTrainedConfig] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["llama", pytest.param("gpt2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFIGS)
 def test_a_prompt_longer_than_a_tile(name: str, tmp_path: Path) -> None:
     """Under all checks, then with the driver: the memory of tensor maps is that of all launches of a step."""
     job = open_job(checkpoint=str(parity.save_checkpoint(CONFIGS[name], tmp_path / "checkpoint", "bfloat16")))

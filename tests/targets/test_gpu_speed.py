@@ -112,6 +112,7 @@ def test_a_row_of_each_kind(
     assert set(row["us"]) == {"bringup", "transformers"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_card")
 def test_the_parts_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row that samples gives the session's tokens, whatever its graphs are, and none disturbs the session."""

@@ -69,9 +69,13 @@ def tokens_of(batch: Batch) -> list[list[int]]:
 
 
 TARGETS = [
-    ("llama", "torch"), ("llama", "cpu"), ("window", "cpu"),
-    pytest.param("window", "torch", marks=pytest.mark.slow), pytest.param("gemma3", "cpu", marks=pytest.mark.slow),
-    pytest.param("qwen3_moe", "cpu", marks=pytest.mark.slow), pytest.param("llama", "iree-cpu", marks=pytest.mark.slow),
+    ("llama", "cpu"), ("window", "cpu"),
+    *(
+        pytest.param(*pair, marks=pytest.mark.slow)
+        for pair in (
+            ("llama", "torch"), ("llama", "iree-cpu"), ("window", "torch"), ("gemma3", "cpu"), ("qwen3_moe", "cpu"),
+        )
+    ),
 ]  # fmt: skip
 
 
