@@ -34,7 +34,7 @@ def adapter(config: Eagle3Config) -> Adapter:
     draft["model.fc_norm.{K}.weight"] = S("fc_norm.{K}.weight")
     draft["model.embed_tokens.weight"] = either(S("embed_tokens.weight"), S(f"{MAIN}embed_tokens.weight"), help=ALSO)
     for name, stored in LAYER.items():
-        draft[f"model.layers.0.{name}"] = either(S(f"midlayer.{stored}"), S(f"layers.0.{stored}"))
+        draft[f"model.layers.0.{name}"] = either(S(f"layers.0.{stored}"), S(f"midlayer.{stored}"))
     _add_head(draft, config)
     draft.drop(MAIN + "{rest:**}", why="of the main model")
     return draft
@@ -46,8 +46,8 @@ def _add_head(draft: Adapter, config: Eagle3Config) -> None:
         draft["lm_head.weight"] = head
         offsets = S("d2t", "v", v=config.drafted, plain=True)
         draft["rows"] = fn(
-            rows_in(vocab), offsets, axes="vocab", dtype="int64", exact=True, inverse=offsets_of,
-            accepts=({"int64"},), vocab=vocab,
+            rows_in(vocab), offsets, axes="token", dtype="int64", exact=True, inverse=offsets_of,
+            accepts=({"int64"},), token=vocab,
         )  # fmt: skip
         draft.drop("t2d", why="which tokens have a logit: computed from `d2t`")
         return

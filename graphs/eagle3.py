@@ -190,9 +190,9 @@ class Eagle3(Graph):
     def __init__(self, config: Eagle3Config, dtype: str = "float32") -> None:
         super().__init__(config, dtype)
         self.model = Head(config)
-        m, v, vocab = config.block.hidden, config.drafted, config.vocab_size
-        self.lm_head = Linear("out:v in:m", v=v, m=m, bias=False)
-        self.rows = Param("vocab", vocab=vocab, dtype="int64") if v < vocab else None
+        m, drafted, tokens = config.block.hidden, config.drafted, config.vocab_size
+        self.lm_head = Linear("out:vocab in:m", vocab=drafted, m=m, bias=False)
+        self.rows = Param("token", token=tokens, dtype="int64") if drafted < tokens else None
         self.norm_output = config.norm_output
         self.channels, self.states = {HIDDEN: len(config.states) * config.main_hidden, OWN: m}, config.states
 

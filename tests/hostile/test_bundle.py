@@ -98,7 +98,16 @@ def test_every_field_left_out(bundle: Path) -> None:
             not place
             or isinstance(place[-1], int)
             or place[0]
-            in ("files", "allow", "aliases", "adapter", "model_argument", "states_vary_past", "target_options")
+            in (
+                "files",
+                "allow",
+                "aliases",
+                "adapter",
+                "model_argument",
+                "states_vary_past",
+                "main_states",
+                "target_options",
+            )
             or place[-1] in ("rewindable", "max_input_len")
         ):
             continue
