@@ -117,13 +117,10 @@ def test_transformers_reads_the_same_weights(name: str, tmp_path: Path) -> None:
         folder, file = gguf_families.write(CASES[name], tmp_path)
     else:
         folder, file = test_dialects.gguf_of(name, tmp_path)
-    config = AutoConfig.from_pretrained(
-        folder
-    )  # transformers takes no number of tokens from a file without a tokenizer
-    model = AutoModelForCausalLM.from_pretrained(
-        tmp_path, gguf_file=file.name, config=config, dtype=torch.float32, attn_implementation="eager"
-    )
-    tokens = parity.random_tokens(24, config.vocab_size)
-    assert np.array_equal(
-        parity.logits_of(model.eval(), tokens), parity.logits_of(parity.load_reference(folder), tokens)
-    )
+    config = AutoConfig.from_pretrained(folder)  # of a file without a tokenizer, transformers takes no number of tokens
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=file.name, config=config, dtype=torch.float32)
+    found, wanted = model.state_dict(), parity.load_reference(folder).state_dict()
+    assert found.keys() == wanted.keys()
+    for parameter, values in wanted.items():
+        rounded = 2**-23 if name.startswith("gemma") and "norm" in parameter else 0  # the files have 1 + weight
+        assert (found[parameter] - values).abs().max() <= rounded, parameter
