@@ -32,6 +32,7 @@ from bringup.graphs.config.hf_config import architectures, quantisation
 from bringup.graphs.core.axes import AxesError
 from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.options import GraphOptions, as_options, build_graph
+from bringup.graphs.drafts import draft_by_tensors
 from bringup.graphs.identity import check_identity
 from bringup.graphs.registry import Family, by_architecture, by_name
 
@@ -99,7 +100,9 @@ def open_job(
     raw = next((words for words in (given, found, preset) if words is not None), None)
     if raw is None:
         raise _without_config(opened, model)
-    named, family = family is not None, family or by_architecture(architectures(raw), quantisation(raw))
+    named = family is not None
+    family = family or draft_by_tensors(architectures(raw), opened.headers if opened else ())
+    family = family or by_architecture(architectures(raw), quantisation(raw))
     check_identity(family, raw, allow, named=named)
     places = ConfigPlaces(_name_of(config)) if given is not None else opened.places if opened else IN_CONFIG
     settings, findings = family.load("config").read(raw, allow)

@@ -18,6 +18,7 @@ from bringup.compile.job import open_job
 from bringup.compile.pipeline import build, check
 from bringup.compile.runtime.session import load
 from bringup.diagnostics import BringupError, Report
+from bringup.graphs.drafts import draft_by_tensors
 from bringup.graphs.eagle3 import Eagle3Config
 from tests.models import family, heads, parity
 
@@ -101,14 +102,20 @@ def test_forms_of_files(head: Path, tmp_path: Path) -> None:
     words = heads.speculators(RAW | {"norm_before_residual": False})
     ours = heads.write(tmp_path / "speculators", renamed, words)
     vllm = {f"model.{name}" if name not in ("d2t", "t2d", "lm_head.weight") else name: t for name, t in renamed.items()}
-    for folder, model in (
-        (head, "eagle3"),
-        (saved, "eagle3"),
-        (sglang, None),
-        (ours, None),
-        (heads.write(tmp_path / "vllm", vllm, RAW | {"architectures": ["Eagle3LlamaForCausalLM"]}), None),
-    ):
-        family.assert_near(logits(folder, model), wanted, "torch")
+    of_llama = heads.write(tmp_path / "llama", vllm, RAW)
+    of_vllm = heads.write(tmp_path / "vllm", vllm, RAW | {"architectures": ["Eagle3LlamaForCausalLM"]})
+    for folder in (head, saved, sglang, ours, of_llama, of_vllm):
+        family.assert_near(logits(folder, None), wanted, "torch")
+    family.assert_near(logits(head, "eagle3"), wanted, "torch")
+
+
+def test_a_llama_is_no_head(tmp_path: Path) -> None:
+    """Both state `LlamaForCausalLM`; a head has a tensor that a Llama lacks, and an architecture that it drafts for."""
+    config = LlamaConfig(**{key: RAW[key] for key in RAW if key != "draft_vocab_size"})
+    assert open_job(checkpoint=str(parity.save_checkpoint(config, tmp_path))).family.name == "llama"
+    names = {"layers.0.hidden_norm.weight"}
+    assert [draft_by_tensors([name], names) for name in ("GPT2LMHeadModel", "MistralForCausalLM")] == [None, None]
+    assert getattr(draft_by_tensors(["LlamaForCausalLM"], names), "name", "") == "eagle3"
 
 
 def test_the_main_models_embedding_and_head(head: Path, tmp_path: Path) -> None:
