@@ -1,7 +1,7 @@
 """For tests of checkpoints and adapters: assertions, and pytest's fixture `bringup_check`.
 
 The package registers the fixture (entry point `pytest11`); a test module may also import the functions. None needs
-torch, except `assert_same_logits`.
+torch, except `assert_same_logits` and `assert_ranks`.
 
     def test_the_checkpoint_fits(bringup_check):
         bringup_check("my_model.py", "hf://org/name")
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 if TYPE_CHECKING:
+    from bringup.compile.parity.parity import Parity
     from bringup.diagnostics import Diagnostic, Report
 
 Word = str | os.PathLike[str]
@@ -63,16 +64,19 @@ def assert_same_logits(model: Word, checkpoint: Word, **options: Any) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     from bringup.compile.verify.command import verify
-    from bringup.diagnostics import BringupError
-    from bringup.render.parity import parity_text
-    from bringup.render.terminal import Paint
 
-    try:
-        parity = verify(str(model), checkpoint, **options)
-    except BringupError as error:
-        _fail(str(model), error.findings)
-    if not parity.ok:
-        pytest.fail(parity_text(parity, str(model), Paint()), pytrace=False)
+    _assert_agrees(model, lambda: verify(str(model), checkpoint, **options))
+
+
+def assert_ranks(model: Word, checkpoint: Word, *, tp: int = 1, ep: int = 1, pp: int = 1) -> None:
+    """Fails the test, with the report of `bringup verify --tp N`, unless all ranks together compute the logits of the
+    undivided graph, and if an axis does not divide. Skips it if torch is not installed."""
+    __tracebackhide__ = True
+    pytest.importorskip("torch")
+    from bringup.adapters.apply.parallel import Parallel
+    from bringup.compile.ranks.verify import verify_ranks
+
+    _assert_agrees(model, lambda: verify_ranks(str(model), checkpoint, parallel=Parallel(tp=tp, ep=ep, pp=pp)))
 
 
 def assert_shapes(arrays: Mapping[str, Any], checkpoint: Word, model: Word | None = None, **options: Any) -> None:
@@ -97,6 +101,21 @@ def assert_shapes(arrays: Mapping[str, Any], checkpoint: Word, model: Word | Non
              if expected.get(name) != actual.get(name)]  # fmt: skip
     if wrong:
         pytest.fail("\n".join(wrong), pytrace=False)
+
+
+def _assert_agrees(model: Word, compare: Callable[[], Parity]) -> None:
+    """Fails the test with the findings or the report of a comparison that does not agree."""
+    __tracebackhide__ = True
+    from bringup.diagnostics import BringupError
+    from bringup.render.parity import parity_text
+    from bringup.render.terminal import Paint
+
+    try:
+        parity = compare()
+    except BringupError as error:
+        _fail(str(model), error.findings)
+    if not parity.ok:
+        pytest.fail(parity_text(parity, str(model), Paint()), pytrace=False)
 
 
 def _fail(model: str, findings: Sequence[Diagnostic]) -> NoReturn:

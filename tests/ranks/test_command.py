@@ -17,6 +17,7 @@ import bringup
 from bringup.adapters import Parallel
 from bringup.cli.main import cli
 from bringup.diagnostics import BringupError
+from bringup.testing import assert_ranks
 from tests.models import parity
 from tests.ranks.test_faults import MIXTRAL, SIZES
 
@@ -81,6 +82,17 @@ def test_what_does_not_fit(words: tuple[str, ...], code: str, status: int, check
 def test_no_prompt(checkpoint: str) -> None:
     with pytest.raises(BringupError, match="BU015"):
         bringup.verify_ranks("llama", checkpoint, parallel=Parallel(tp=2), prompt_tokens=[])
+
+
+def test_the_assertion(checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_ranks("llama", checkpoint, tp=2, pp=2)
+    with pytest.raises(pytest.fail.Exception, match=r"\[BU130\] .*among 3 ranks"):
+        assert_ranks("llama", checkpoint, tp=3)
+    monkeypatch.setattr("bringup.adapters.apply.rank_plan.is_added_later", lambda *_: True)  # no rank has these biases
+    biased = LlamaConfig(**SIZES, mlp_bias=True, attention_bias=True)
+    folder = parity.save_checkpoint(biased, Path(checkpoint).parent / "biased")
+    with pytest.raises(pytest.fail.Exception, match=r"(?s)BU710.*llama: departs on 2 ranks"):
+        assert_ranks("llama", folder, tp=2)
 
 
 def test_errors_of_the_check(checkpoint: str, tmp_path: Path) -> None:
