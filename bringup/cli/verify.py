@@ -92,6 +92,12 @@ def command(
         raise click.UsageError("give either --tokens 1,2,3 or --prompt-length N")
     if against != TRANSFORMERS and (tokens is not None or prompt_length is not None):
         raise click.UsageError("a file of activations contains its own tokens; leave out --tokens and --prompt-length")
+    name = named["model"]
+    bundle = None if name is None else bundle_of(name)
+    if bundle is None and name and (Path(name) / MANIFEST).is_file():
+        print(f"note: `{name}` is the model of that name; for the bundle here write ./{name}", file=sys.stderr)
+    if bundle:
+        _refuse_options(bundle, named, target, target_option, max_seq_len)
     if any_ranks(named):
         given = {
             "--against": against != TRANSFORMERS, "--target": target, "--target-option": target_option,
@@ -100,13 +106,8 @@ def command(
             "--cache-dtype": named.get("cache_dtype"), "--activations": named.get("activations"),
         }  # fmt: skip
         _refuse(given, "ranks are compared in float32 with the undivided graph, and nothing is compiled")
-        return _show(_ranks(named, prompt_length if tokens is None else tokens), named, as_json=as_json)
-    name = named["model"]
-    bundle = None if name is None else bundle_of(name)
-    if bundle is None and name and (Path(name) / MANIFEST).is_file():
-        print(f"note: `{name}` is the model of that name; for the bundle here write ./{name}", file=sys.stderr)
+        return _show(_ranks(named, bundle, prompt_length if tokens is None else tokens), named, as_json=as_json)
     if bundle:
-        _refuse_options(bundle, named, target, target_option, max_seq_len)
         job, model, context = None, bundle, None
         checkpoint = revised(None, named["checkpoint"], named["revision"])
         if report:
@@ -144,15 +145,12 @@ def _show(parity: Parity, named: Named, *, as_json: bool) -> int:
     return 0 if parity.ok else 1
 
 
-def _ranks(named: Words, prompt_tokens: list[int] | int | None) -> Parity:
-    from bringup.compile.bundle.folder import bundle_of
+def _ranks(named: Words, bundle: Path | None, prompt_tokens: list[int] | int | None) -> Parity:
     from bringup.compile.ranks.verify import verify_ranks
     from bringup.render.progress import StageLines
 
-    name = named["model"]
-    model = bundle_of(name) if name is not None else None
     return verify_ranks(
-        model or open_named(named),
+        bundle or open_named(named),
         revised(None, named["checkpoint"], named["revision"]),
         parallel=parallel_of(named),
         prompt_tokens=prompt_tokens,

@@ -1,21 +1,22 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Where ranks exchange tensors: hooks on the modules of a graph, chosen by the axes that the ranks divide.
+"""Where ranks exchange tensors: around the layers whose parameters they divide.
 
-| module | divided axis | exchange |
+| layer | divided axis | exchange |
 |---|---|---|
-| one with a parameter `out:… in:…` | in `in` | its results are summed |
-| the same | `vocab` in `out` | its results are concatenated, and padding is removed |
+| `Linear` | in `in` | its results are summed |
+| `Linear` | `vocab` in `out` | its results are concatenated, and padding is removed |
 | `Embedding` | `vocab` | rows of other ranks are zero; the results are summed |
 | `Experts` | `e` or `f` | experts of other ranks have weight 0; the results are summed |
 | a norm over all heads | that of its input | inputs are concatenated, and each rank takes its part of the result |
 
-The first two are the row- and column-parallel layers of Shoeybi et al. 2019 (Megatron-LM, section 3).
+The first two are the row- and column-parallel layers of Shoeybi et al. 2019 (Megatron-LM, section 3). A vector that is
+divided, such as a sink of each head, needs no exchange.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,9 +26,11 @@ from bringup.adapters.apply.parallel import Parallel, Rank
 from bringup.adapters.apply.rank_plan import VOCAB, Stages, experts_of
 from bringup.adapters.planning.plan import Plan
 from bringup.compile.ranks.exchange import Exchange
-from bringup.graphs.core.axes import Axis
+from bringup.diagnostics import BringupError, fail
+from bringup.graphs.core.axes import Axis, show
 from bringup.graphs.core.signature import Declared
 from bringup.graphs.layers.embedding import Embedding
+from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.moe_experts import Experts
 from bringup.graphs.layers.norm import LayerNorm, RMSNorm
 
@@ -42,6 +45,8 @@ class Communication:
     whole: Plan
     own: Plan
     stages: Stages
+    places: set[str] = field(default_factory=set[str])
+    called: set[str] = field(default_factory=set[str])
 
     @property
     def group(self) -> range:
@@ -50,7 +55,7 @@ class Communication:
         return range(number // tp * tp, number // tp * tp + tp)
 
     def register(self, module: Any) -> None:
-        """Adds the hooks to a module and to all below it."""
+        """Adds the exchanges to a module and to all below it. Raises BU712 for a divided matrix of another layer."""
         for name, part in module.named_modules():
             parameters = {f"{name}.{leaf}" if name else leaf for leaf, _ in part.named_parameters(recurse=False)}
             divided = [self.whole.signature[each] for each in sorted(parameters) if self._is_divided(each)]
@@ -59,40 +64,49 @@ class Communication:
                     self._experts(part, name)
                 case Embedding():
                     if divided:
-                        self._rows(part)
+                        self._rows(part, name)
                 case RMSNorm() | LayerNorm():
-                    self._norm(part)
+                    self._norm(part, name)
+                case Linear():
+                    self._product(part, name, divided)
                 case _:
-                    self._product(part, divided)
+                    if matrix := next((each for each in divided if len(each.axes) > 1), None):
+                        raise _unknown(matrix, name, "is a parameter of another layer")
+
+    def check_exchanges(self) -> None:
+        """Raises BU712 for a layer whose results are summed or concatenated, and whose forward was not called."""
+        for name in sorted(self.places - self.called):
+            matrix = self.whole.signature[f"{name}.weight"]
+            raise _unknown(matrix, name, f"is read without a call of `{name}`")
 
     def _is_divided(self, name: str) -> bool:
         whole, own = self.whole.signature.get(name), self.own.signature.get(name)
         return whole is not None and own is not None and _shape(whole) != _shape(own)
 
-    def _sum(self, tensor: Tensor) -> Tensor:
-        return self.exchange.sum(self.rank.number, tensor, self.group)
+    def _sum(self, name: str, tensor: Tensor) -> Tensor:
+        return self.exchange.sum(self.rank.number, name, tensor, self.group)
 
-    def _product(self, part: Any, divided: Sequence[Declared]) -> None:
+    def _product(self, part: Any, name: str, divided: Sequence[Declared]) -> None:
         changed = {axis.name: axis for each in divided for axis in self._changed(each)}
-        if "in" in changed:
+        is_sum = "in" in changed
+        if not is_sum and not ("out" in changed and VOCAB in _names(changed["out"])):
+            return
+        self.places.add(name)
 
-            def summed(*given: Any) -> Tensor:
-                return self._sum(given[-1])
+        def exchanged(_part: Any, _inputs: Any, result: Tensor) -> Tensor:
+            self.called.add(name)
+            if is_sum:
+                return self._sum(name, result)
+            parts = self.exchange.gather(self.rank.number, name, result, self.group)
+            return torch.cat(parts, -1)[..., : changed["out"].size]
 
-            part.register_forward_hook(summed)
-        elif "out" in changed and VOCAB in _names(changed["out"]):
-            size = changed["out"].size
-
-            def joined(*given: Any) -> Tensor:
-                return torch.cat(self.exchange.gather(self.rank.number, given[-1], self.group), -1)[..., :size]
-
-            part.register_forward_hook(joined)
+        part.register_forward_hook(exchanged)
 
     def _changed(self, declared: Declared) -> list[Axis]:
         own = self.own.signature[declared.name]
         return [axis for axis, other in zip(declared.axes, own.axes, strict=True) if axis.size != other.size]
 
-    def _rows(self, part: Any) -> None:
+    def _rows(self, part: Any, name: str) -> None:
         forward: Callable[[Tensor], Tensor] = part.forward
         count = part.weight.shape[0]
         first = self.rank.tp * count
@@ -100,7 +114,7 @@ class Communication:
         def rows_of_rank(rows_N: Tensor) -> Tensor:
             own_N = (rows_N >= first) & (rows_N < first + count)
             found_Nm = forward((rows_N - first).where(own_N, 0))
-            return self._sum(found_Nm * own_N[:, None])
+            return self._sum(name, found_Nm * own_N[:, None])
 
         part.forward = rows_of_rank
 
@@ -110,23 +124,27 @@ class Communication:
         physical = experts_of(self.whole.entries[parameter], parameter, self.parallel, self.stages)
         part.count = len(physical) // self.parallel.ep
         first, everyone = self.rank.ep * part.count, range(self.parallel.stage_ranks)
-        place = torch.tensor([physical.index(logical) - first for logical in range(max(physical) + 1)])
+        copies = [[at for at, each in enumerate(physical) if each == expert] for expert in range(max(physical) + 1)]
+        most = max(map(len, copies))
+        place_EC = torch.tensor([[of[number % len(of)] - first for number in range(most)] for of in copies])
 
         def experts_of_rank(x_Nm: Tensor, selected_NK: Tensor, weights_NK: Tensor) -> Tensor:
-            place_NK = place[selected_NK]
+            """Tokens alternate between the copies of an expert."""
+            copy_N = torch.arange(len(selected_NK)) % most
+            place_NK = place_EC[selected_NK, copy_N[:, None]]
             own_NK = (place_NK >= 0) & (place_NK < part.count)
             found_Nm = forward(x_Nm, place_NK.where(own_NK, 0), weights_NK * own_NK)
-            return self.exchange.sum(self.rank.number, found_Nm, everyone)
+            return self.exchange.sum(self.rank.number, name, found_Nm, everyone)
 
         part.forward = experts_of_rank
 
-    def _norm(self, part: Any) -> None:
+    def _norm(self, part: Any, name: str) -> None:
         forward, size = part.forward, part.weight.shape[-1]
 
         def norm_of_all(x: Tensor) -> Tensor:
             if x.shape[-1] == size:
                 return forward(x)
-            parts = self.exchange.gather(self.rank.number, x, self.group)
+            parts = self.exchange.gather(self.rank.number, name, x, self.group)
             copies = len(parts) * x.shape[-1] // size  # of key heads that several ranks have
             normed = forward(torch.cat(parts[::copies], -1))
             return normed.chunk(len(parts) // copies, -1)[self.rank.tp // copies]
@@ -140,3 +158,11 @@ def _shape(declared: Declared) -> tuple[int, ...]:
 
 def _names(axis: Axis) -> set[str]:
     return {node.name for node in axis.walk()}
+
+
+def _unknown(matrix: Declared, module: str, how: str) -> BringupError:
+    message = f"ranks divide `{matrix.name}` (`{show(matrix.axes)}`), which {how}: where they exchange is not known"
+    help = (
+        "use Linear, Embedding and Experts, whose forward is called; or give the axis a name that ranks do not divide"
+    )
+    return fail("BU712", message, help=help, parameter=module)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from threading import BrokenBarrierError
 from typing import Any
 
 import numpy as np
@@ -23,17 +22,21 @@ from bringup.compile.bisect.eager import Eager
 from bringup.compile.job import Job
 from bringup.compile.program.step_inputs import sequence_step
 from bringup.compile.ranks.communication import Communication
-from bringup.compile.ranks.exchange import Exchange
+from bringup.compile.ranks.exchange import Exchange, UnmatchedError
 from bringup.diagnostics import BringupError, fail
 from bringup.graphs.core.module import Const, State
 from bringup.graphs.core.signature import Signature
 
+# What a forward raises for tensors of other sizes than it expects.
+OF_FORWARDS = (RuntimeError, ValueError, LookupError, TypeError, AttributeError, AssertionError, BringupError)
+
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Logits, float32 [T, V], and the outputs of modules by name, in the order in which they finish: [T, …]."""
+    """Logits of each rank, float32 [T, V], and the outputs of one rank's modules by name, in the order in which they
+    finish: [T, …]."""
 
-    logits: np.ndarray
+    logits: Sequence[np.ndarray]
     modules: Mapping[str, np.ndarray]
 
 
@@ -41,22 +44,26 @@ class DividedGraph:
     """The job's graph on the ranks of a division, or undivided if `parallel` is one rank."""
 
     def __init__(self, job: Job, parallel: Parallel, context: int) -> None:
-        """Raises BU045, BU130 and BU138 for a division that does not fit, as `rank_plan` does."""
+        """Raises BU045, BU130 and BU138 for a division that does not fit, as `rank_plan` does, and BU712 for a matrix
+        that ranks divide and whose exchange is not known."""
         self.context, self._inputs, stages = context, job.graph.inputs, Stages.of(job.graph)
         self._exchange = Exchange(parallel.stage_ranks)
         self._ranks: list[Eager] = []
+        self._communications: list[Communication] = []
         for number in range(parallel.stage_ranks):
             plan = _of_all_stages(job.plan, parallel, number, stages)
             eager = Eager(job, context, plan=plan)
             rank = parallel.rank(number)
             _clip_buffers(eager, job, parallel, rank.tp)
-            Communication(self._exchange, parallel, rank, job.plan, plan, stages).register(eager.module)
+            communication = Communication(self._exchange, parallel, rank, job.plan, plan, stages)
+            communication.register(eager.module)
+            self._communications.append(communication)
             self._ranks.append(eager)
 
-    def run(self, tokens: Sequence[int]) -> Outputs:
-        """One step with all tokens, in which further inputs have random rows; the outputs of the first rank.
+    def run(self, tokens: Sequence[int], observed: int = 0) -> Outputs:
+        """One step with all tokens, in which further inputs have random rows; modules are those of rank `observed`.
 
-        Raises BU711 if the forward fails on a rank.
+        Raises BU711 if the forward fails on a rank of several, and BU712 as the constructor does.
         """
         step = sequence_step(list(tokens), 0, len(tokens), self.context)
         random = np.random.default_rng(0)
@@ -66,20 +73,26 @@ class DividedGraph:
         def on_rank(number: int) -> Tensor:
             eager, running = self._ranks[number], list[str]()
             hooks = _track(eager.module, running)
-            if number == 0:
+            if number == observed:
                 hooks += _record(eager.module, len(tokens), outputs)
             try:
                 return eager(step)
-            except (RuntimeError, BringupError) as error:
-                if isinstance(error, BrokenBarrierError) or len(self._ranks) == 1:
-                    raise  # another rank failed, or the graph itself is wrong
+            except OF_FORWARDS as error:
+                if len(self._ranks) == 1:
+                    raise  # the graph itself is wrong
                 raise _failed(number, running[-1] if running else "", error) from error
             finally:
                 for hook in hooks:
                     hook.remove()
 
-        logits = self._exchange.run(on_rank)
-        return Outputs(logits[0].float().numpy(), outputs)
+        try:
+            logits = self._exchange.run(on_rank)
+        except UnmatchedError as error:
+            help = "a forward must take the same way on every rank: a rank has other values of divided tensors"
+            raise fail("BU711", f"the ranks do not make the same exchanges: {error}", help=help) from error
+        for communication in self._communications:
+            communication.check_exchanges()
+        return Outputs([each.float().numpy() for each in logits], outputs)
 
 
 def _of_all_stages(plan: Plan, parallel: Parallel, number: int, stages: Stages) -> Plan:
@@ -131,8 +144,8 @@ def _record(module: Any, count: int, outputs: dict[str, np.ndarray]) -> list[Any
     return [hook_of(name, part) for name, part in module.named_modules() if name]
 
 
-def _failed(number: int, module: str, error: RuntimeError | BringupError) -> BringupError:
-    reason = error.findings[0].message if isinstance(error, BringupError) else str(error).splitlines()[0]
-    message = f"the forward of `{module or 'the graph'}` fails on rank {number}: {reason}"
+def _failed(number: int, module: str, error: Exception) -> BringupError:
+    text = error.findings[0].message if isinstance(error, BringupError) else f"{type(error).__name__}: {error}"
+    message = f"the forward of `{module or 'the graph'}` fails on rank {number}: {text.partition(chr(10))[0]}"
     help = "take sizes from tensors, as in `x.unflatten(1, (-1, self.head_dim))`: a rank has fewer heads and channels"
     return fail("BU711", message, help=help)

@@ -54,6 +54,18 @@ def test_a_bundle(checkpoint: str, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert not (bundle / "parity.json").exists()
     assert bringup.verify_ranks(bundle, parallel=Parallel(tp=2)).ok
+    for words in (("--config", "no.json"), ("--adapter", "no.py"), ("--allow-config", "a=b")):
+        result = run(str(bundle), "--tp", "2", *words)
+        assert (result.exit_code, f"leave out {words[0]}" in result.output) == (2, True), result.output
+
+
+def test_a_bundle_with_the_name_of_a_model(checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a path it is the bundle."""
+    job = bringup.open_job(checkpoint=checkpoint)
+    bringup.build(job, out=tmp_path / "gpt2", target="torch", max_seq_len=64)
+    monkeypatch.chdir(tmp_path)
+    assert bringup.verify_ranks(Path("gpt2"), parallel=Parallel(tp=2)).model == "llama"
+    assert "of model.layers." in run("./gpt2", "--tp", "2").stdout
 
 
 @pytest.mark.parametrize(
@@ -69,9 +81,13 @@ def test_options_that_do_not_apply(words: tuple[str, ...], checkpoint: str) -> N
     ("words", "code", "status"),
     [
         (("--tp", "3"), "BU130", 1),
+        (("--ep", "2"), "BU130", 1),
+        (("--tp", "2", "--redundant-experts", "2"), "BU138", 1),
+        (("--redundant-experts", "2"), "BU138", 1),
+        (("--expert-map", "no.json"), "BU034", 2),
         (("--pp", "3"), "BU045", 2),
         (("--tp", "2", "--tokens", "97"), "BU015", 2),
-        (("--tp", "2", "--prompt-length", "129"), "BU007", 2),
+        (("--tp", "2", "--prompt-length", "129"), "129 tokens are more than the model's 128 positions", 2),
     ],
 )
 def test_what_does_not_fit(words: tuple[str, ...], code: str, status: int, checkpoint: str) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
-import torch
 from torch import Tensor
 from transformers import LlamaConfig, MixtralConfig, Olmo2Config
 
@@ -18,9 +17,9 @@ from bringup.adapters.apply.materialise import materialise
 from bringup.adapters.apply.parallel import Parallel
 from bringup.compile.job import Job, job_of, open_job
 from bringup.compile.parity.parity import Parity
-from bringup.compile.ranks.exchange import Exchange
 from bringup.compile.ranks.verify import verify_ranks
 from bringup.diagnostics import BringupError
+from bringup.graphs.core.module import Module, Param
 from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.mlp import GatedMLP
@@ -156,32 +155,6 @@ def test_a_part_of_another_rank(
     assert named == module or named.startswith(module.rpartition(".")[0])
 
 
-def test_sums_and_parts_are_those_of_the_group() -> None:
-    exchange, groups = Exchange(4), ((0, 1), (2, 3))
-
-    def on_rank(rank: int) -> tuple[float, list[float]]:
-        group, own = groups[rank // 2], torch.tensor(float(rank))
-        total = exchange.sum(rank, own, group)
-        parts = [each.item() for each in exchange.gather(rank, total, range(4))]
-        assert own.item() == rank  # a sum changes no part
-        return total.item(), parts
-
-    assert exchange.run(on_rank) == [(total, [1.0, 1.0, 5.0, 5.0]) for total in (1.0, 1.0, 5.0, 5.0)]
-
-
-def test_a_rank_that_fails_ends_the_others() -> None:
-    """Its own exception is raised, not that of those that waited for it."""
-    exchange = Exchange(3)
-
-    def on_rank(rank: int) -> Tensor:
-        if rank == 2:
-            raise ArithmeticError("rank 2")
-        return exchange.sum(rank, torch.zeros(1), range(3))
-
-    with pytest.raises(ArithmeticError, match="rank 2"):
-        exchange.run(on_rank)
-
-
 def test_expert_maps(tmp_path: Path) -> None:
     """Physical experts in another order, of which some repeat: a token is computed by one copy of its experts."""
     job = open_job(checkpoint=str(parity.save_checkpoint(MIXTRAL, tmp_path)))
@@ -189,3 +162,118 @@ def test_expert_maps(tmp_path: Path) -> None:
         found = verify_ranks(job, parallel=Parallel(ep=2, experts=(row,)))
         assert found.ok, row
         assert np.isfinite(found.differences[0].relative)
+
+
+@pytest.mark.parametrize("copies", [0, 4])
+def test_a_part_that_one_rank_alone_has(copies: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first rank never reads: the head of another, and the second copies of experts."""
+    job = open_job(checkpoint=str(parity.save_checkpoint(MIXTRAL, tmp_path)))
+    division = Parallel(ep=2, redundant=copies)
+    assert verify_ranks(job, parallel=division).ok
+    cut = rank_plan._cut
+
+    def wrong(entry: Any, parallel: Parallel, rank: Any, experts: Any) -> Region:
+        region = cut(entry, parallel, rank, experts)
+        is_lost = rank.number == 1 and ("experts.up_proj" if copies else "lm_head") in entry.declared.name
+        return replace(region, nests=()) if is_lost else region
+
+    monkeypatch.setattr(rank_plan, "_cut", wrong)
+    found = verify_ranks(job, parallel=division)
+    assert departing(found) == ("model.layers.0.mlp.experts" if copies else "lm_head")
+    assert copies or found.differences[0].phase == "ep 2: rank 1"
+
+
+class Table(Module):
+    def __init__(self, vocab: int, m: int) -> None:
+        super().__init__()
+        self.weight = Param("vocab m", vocab=vocab, m=m)
+
+    def forward(self, rows_N: Tensor) -> Tensor:
+        return self.weight[rows_N]
+
+
+class Uncalled(GatedMLP):
+    def forward(self, x_Nm: Tensor) -> Tensor:
+        return (self.gate_proj(x_Nm).sigmoid() * self.up_proj(x_Nm)) @ self.down_proj.weight.T
+
+
+def test_a_matrix_whose_exchange_is_not_known(llama: Job) -> None:
+    def uncalled(layer: Any, config: Any) -> None:
+        layer.mlp = Uncalled(config.hidden, config.ffn, config.activation)
+
+    class OwnTable(Llama):
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.model.embed_tokens = Table(config.vocab_size, config.hidden)
+
+    arrays = materialise(llama.plan, llama.checkpoint)
+    with pytest.raises(BringupError, match="BU712") as caught:
+        verify_ranks(job_of(OwnTable(cast(Any, llama.graph.config)), arrays), parallel=TWO)
+    assert "`model.embed_tokens.weight` (`vocab m`)" in caught.value.findings[0].message
+    with pytest.raises(BringupError, match="BU712") as caught:
+        verify_ranks(with_layers(llama, uncalled), parallel=TWO)
+    assert "without a call of `model.layers.0.mlp.down_proj`" in caught.value.findings[0].message
+
+
+def raising(error: Exception) -> Any:
+    class Raising(GatedMLP):
+        def forward(self, x_Nm: Tensor) -> Tensor:
+            up_Nf = self.up_proj(x_Nm)
+            if up_Nf.shape[1] < 48:
+                raise error
+            return self.down_proj(up_Nf)
+
+    return Raising
+
+
+class OfValues(GatedMLP):
+    """Takes one of two ways, by values that differ from rank to rank."""
+
+    def forward(self, x_Nm: Tensor) -> Tensor:
+        up_Nf = self.up_proj(x_Nm)
+        mixed_Nm = self.down_proj(up_Nf)
+        return mixed_Nm + self.down_proj(up_Nf * 2) if bool(up_Nf.sum() > self.threshold) else mixed_Nm
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError(), ValueError("x"), IndexError(3), AssertionError(), KeyError("k")], ids=repr
+)
+def test_any_error_of_a_forward(error: Exception, llama: Job) -> None:
+    def change(layer: Any, config: Any) -> None:
+        layer.mlp = raising(error)(config.hidden, config.ffn, config.activation)
+
+    with pytest.raises(BringupError, match="BU711") as caught:
+        verify_ranks(with_layers(llama, change), parallel=TWO)
+    assert f"`model.layers.0.mlp` fails on rank 0: {type(error).__name__}" in caught.value.findings[0].message
+
+
+def test_ranks_that_take_different_ways(llama: Job) -> None:
+    """No rank waits for ever. The threshold is between the sums of the two ranks."""
+    weight = materialise(llama.plan, llama.checkpoint)["model.layers.0.mlp.up_proj.weight"]
+    assert weight.shape == (48, 32)
+    found = list[str]()
+    for threshold in (-1e9, -20.0, -5.0, -1.0, 0.0, 1.0, 5.0, 20.0, 1e9):
+
+        def change(layer: Any, config: Any, threshold: float = threshold) -> None:
+            layer.mlp = OfValues(config.hidden, config.ffn, config.activation)
+            layer.mlp.threshold = threshold
+
+        try:
+            verify_ranks(with_layers(llama, change), parallel=TWO)
+        except BringupError as error:
+            found += [finding.message for finding in error.findings]
+    assert found
+    assert all(text.startswith("the ranks do not make the same exchanges: rank") for text in found)
+
+
+def test_nan_of_the_undivided_graph(llama: Job) -> None:
+    class Nan(GatedMLP):
+        def forward(self, x_Nm: Tensor) -> Tensor:
+            return super().forward(x_Nm) * float("nan")
+
+    def change(layer: Any, config: Any) -> None:
+        layer.mlp = Nan(config.hidden, config.ffn, config.activation)
+
+    with pytest.raises(BringupError, match="BU708") as caught:
+        verify_ranks(with_layers(llama, change), parallel=TWO)
+    assert caught.value.findings[0].parameter == "model.layers.0.mlp"

@@ -64,7 +64,9 @@ def rank_options(command: Command) -> Command:
 
 def any_ranks(options: Ranks) -> bool:
     """Whether any rank option was used."""
-    return any(options[name] is not None for name in ("tp", "ep", "pp")) or bool(options["stage_layers"])
+    sizes = any(options[name] is not None for name in ("tp", "ep", "pp"))
+    experts = options["expert_map"] is not None or options["redundant_experts"] > 0
+    return sizes or experts or bool(options["stage_layers"]) or options["vocab_multiple"] > 1
 
 
 def parallel_of(options: Ranks) -> Parallel:
