@@ -157,3 +157,5 @@ def test_pairs_that_do_not_fit(compiled: Compiled) -> None:
         bringup.load_batch(main, draft=plain, draft_tokens=5)
     with pytest.raises(BringupError, match=r"BU603"):
         bringup.load_batch(main, draft=plain.parent)
+    with pytest.raises(BringupError, match=r"BU024: `draft_tokens` without `draft`\n.*pass the bundle of the draft"):
+        bringup.load_batch(main, draft_tokens=3)
