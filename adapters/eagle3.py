@@ -53,9 +53,11 @@ def _add_head(draft: Adapter, config: Eagle3Config) -> None:
         return
     draft.drop("{n:d2t|t2d}", why="the head has the logits of all tokens")
     if config.block.tied_head:
-        draft["lm_head.weight"] = tied(head, S("embed_tokens.weight", "vocab m"), when=True)
+        embeddings = (S(f"{main}embed_tokens.weight", "vocab m") for main in ("", MAIN))
+        draft["lm_head.weight"] = tied(head, *embeddings, when=True, help=ALSO)
     else:
-        draft["lm_head.weight"] = either(head, S(f"{MAIN}lm_head.weight"), help=ALSO)
+        help = f"{ALSO}; if its head is tied to the embedding, set tie_word_embeddings to true"
+        draft["lm_head.weight"] = either(head, S(f"{MAIN}lm_head.weight"), help=help)
 
 
 def offsets_of(rows: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -79,7 +79,8 @@ def base_of(signature: Signature, adapter: Adapter, more: Iterable[Adapter] = ()
         full(other, adapter.prefixes, outside): full(own, adapter.prefixes, outside)
         for tie in ties
         if tie.when
-        for (_, own), (_, other) in zip(tie.own.leaves({}), tie.other.leaves({}), strict=True)
+        for expr in tie.others
+        for (_, own), (_, other) in zip(tie.own.leaves({}), expr.leaves({}), strict=True)
     }
     apart = replace(adapter, rules=[_untied(rule) for rule in adapter.rules], _renamed_rules={})
     uses: dict[str, list[Use]] = {}

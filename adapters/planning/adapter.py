@@ -281,17 +281,18 @@ class Adapter:
         return ()
 
 
-def tied(own: Expr, other: Expr, *, when: bool) -> Tied:
-    """`own` if the checkpoint has it; otherwise `other`, if the config states that the two are tied.
+def tied(own: Expr, *others: Expr, when: bool, help: str = "") -> Tied:
+    """`own` if the checkpoint has it; otherwise the first of `others` that it has, if the config states that they are
+    tied. `help` is as for `either`.
 
-    An untied parameter that is absent is an error. One that is tied and present is used, and compared with `other`.
+    An untied parameter that is absent is an error. One that is tied and present is used, and compared with the other.
     """
-    return Tied(own, other, when, alike=True)
+    return Tied(own, others, when, alike=True, help=help)
 
 
-def either(own: Expr, other: Expr, *, help: str = "") -> Tied:
-    """`own` if the checkpoint has it; otherwise `other`, which may belong to another model and have other values.
+def either(own: Expr, *others: Expr, help: str = "") -> Tied:
+    """The first that the checkpoint has; `others` may belong to another model and have other values.
 
-    `help` is that of the error if it has neither.
+    `help` is that of the error if it has none.
     """
-    return Tied(own, other, when=True, alike=False, help=help)
+    return Tied(own, others, when=True, alike=False, help=help)

@@ -28,7 +28,7 @@ def published(signature: Signature, adapter: Adapter) -> dict[str, TensorInfo]:
     for declared in signature.values():
         for rule, bindings in adapter.rules_of(declared):
             tie = rule.expr if isinstance(rule.expr, Tied) else None
-            expr = tie.other if tie and tie.when else rule.own_expr
+            expr = tie.others[-1] if tie and tie.when else rule.own_expr
             defaults = adapter.default_axes(declared.axes) if isinstance(expr, Source) else ()
             scope = Scope(sizes_of(declared.axes), defaults, Names({}), bindings)
             try:

@@ -157,7 +157,7 @@ def _choose(
     """The expression that applies to this checkpoint; chooses between the alternatives of a tie."""
     if not isinstance(rule.expr, Tied):
         return rule.expr
-    own, other, when = rule.expr.own, rule.expr.other, rule.expr.when
+    own, others, when = rule.expr.own, rule.expr.others, rule.expr.when
     behind = [found for _, name in own.leaves(bindings) for found in names.behind(name)]
     sources = tuple(found for found in behind if isinstance(found, str))
     present = not sources
@@ -174,11 +174,12 @@ def _choose(
             )
         )
         return None
-    if present and when and rule.expr.alike and all(name in names for _, name in other.leaves(bindings)):
+    other = next((expr for expr in others if all(name in names for _, name in expr.leaves(bindings))), None)
+    if present and when and rule.expr.alike and other:
         with suppress(AxesError):  # reported when `own` is planned
             candidates = [_entry(adapter, declared, rule, expr, bindings, names) for expr in (own, other)]
             plan.compare += [(candidates[0], candidates[1])] if candidates[0] and candidates[1] else []
-    return own if present else other
+    return own if present else other or others[-1]
 
 
 def _entry(

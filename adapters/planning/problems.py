@@ -13,7 +13,7 @@ from bringup.adapters.algebra.pattern import Unbound, compile_pattern, spelled
 from bringup.adapters.algebra.region import Region
 from bringup.adapters.algebra.scope import Scope, WrongDtype
 from bringup.adapters.planning.adapter import Adapter
-from bringup.adapters.planning.rules import Drop, Rule, Tied, sources_of
+from bringup.adapters.planning.rules import Drop, Rule, sources_of
 from bringup.diagnostics import BringupError, did_you_mean, fail
 from bringup.graphs.core.axes import Axes, AxesError, DtypeError, shape_of, show, sizes_of
 from bringup.graphs.core.signature import Declared
@@ -177,8 +177,7 @@ def axes_problem(
     declared: Declared, rule: Rule, infos: Sequence[TensorInfo], error: AxesError, defaults: Sequence[str]
 ) -> Problem:
     """Axes that cannot be converted to the declared ones. `defaults` are those of the adapter for sources without."""
-    exprs = (rule.expr.own, rule.expr.other) if isinstance(rule.expr, Tied) else (rule.expr,)
-    texts = [text for expr in exprs for text in _named_axes(expr)]
+    texts = [text for expr in rule.every for text in _named_axes(expr)]
     texts += defaults if "" in texts else ()
     return Problem(
         code="BU108" if isinstance(error, DtypeError) else "BU106",

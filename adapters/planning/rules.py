@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tied:
-    """A parameter that may be read from another tensor; see `tied` and `either`.
+    """A parameter that may be read from other tensors, of which the first that is there is used; see `tied`, `either`.
 
-    `alike`: both have the same values. `help`: what to do if neither is there.
+    `alike`: all have the same values. `help`: what to do if none is there; the last is then reported.
     """
 
     own: Expr
-    other: Expr
+    others: tuple[Expr, ...]
     when: bool
     alike: bool
     help: str = ""
@@ -44,10 +44,14 @@ class Rule:
         return self.expr.own if isinstance(self.expr, Tied) else self.expr
 
     @property
+    def every(self) -> tuple[Expr, ...]:
+        """The expressions that it may use."""
+        return (self.expr.own, *self.expr.others) if isinstance(self.expr, Tied) else (self.expr,)
+
+    @property
     def own(self) -> tuple[Expr, ...]:
-        """The expressions if the parameter is not tied: of alternatives, both."""
-        both = isinstance(self.expr, Tied) and not self.expr.alike
-        return (self.expr.own, self.expr.other) if isinstance(self.expr, Tied) and both else (self.own_expr,)
+        """The expressions if the parameter is not tied: of alternatives, all."""
+        return (self.own_expr,) if isinstance(self.expr, Tied) and self.expr.alike else self.every
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +92,9 @@ def changed(rule: Rule, change: Callable[[Source], Source]) -> Rule:
         return each_source(expr, change)
 
     expr = rule.expr
-    found = replace(expr, own=read(expr.own), other=read(expr.other)) if isinstance(expr, Tied) else read(expr)
-    return replace(rule, expr=found)
+    if isinstance(expr, Tied):
+        return replace(rule, expr=replace(expr, own=read(expr.own), others=tuple(map(read, expr.others))))
+    return replace(rule, expr=read(expr))
 
 
 def sources_of(rule: Rule) -> list[Source]:

@@ -78,7 +78,7 @@ class Sampling(TypedDict):
     "--top-k", type=click.IntRange(0), default=0, metavar="K", help="Sample from the K most likely tokens; 0: from all."
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S", help="Seed of sampling.")
-@draft_options
+@draft_options(default="4, or 1 for an MTP layer")
 @click.option("--executor", type=DEVICE, metavar="NAME", help="A device of the bundle's target (`bringup targets`).")
 @click.option(
     "--profile",

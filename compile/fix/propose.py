@@ -11,7 +11,7 @@ from bringup.adapters.algebra.pattern import fill, match
 from bringup.adapters.algebra.tensor_names import Names
 from bringup.adapters.planning.problems import Problem
 from bringup.adapters.planning.quantization import part_of
-from bringup.adapters.planning.rules import Rule, Tied
+from bringup.adapters.planning.rules import Rule
 from bringup.adapters.schemes.part_source import PartSource
 from bringup.compile.fix.pyfile import PyFile
 from bringup.compile.fix.respell import edits, respelt
@@ -67,7 +67,7 @@ class _Leaf:
 def _leaves(problem: Problem) -> Iterator[_Leaf]:
     assert isinstance(problem.rule, Rule), "a parameter's problem"
     rule, bindings = problem.rule, match(problem.rule.pattern, problem.parameter) or {}
-    for expr in (rule.expr.own, rule.expr.other) if isinstance(rule.expr, Tied) else (rule.own_expr,):
+    for expr in rule.every:
         found: dict[tuple[str, str], tuple[Source, list[str]]] = {}
         for source, name in expr.leaves(bindings):
             of, plain = (source.of, _plain(name)) if isinstance(source, PartSource) else (source, name)

@@ -156,14 +156,14 @@ def layout_of(
 
     Of the buckets that fit the longest prompt, only the smallest is used. `draft_tokens` adds prefill of that many
     tokens of a draft and the one before them, and logits of every token. The last hidden state of a draft with an input
-    for it is always an output. `cache_blocks`: see `CacheSizes`. Raises
-    BU007 for no lengths, or lengths under 2; BU028 for hidden states that the model does not have; BU024 for a
-    negative `draft_tokens`, a `max_batch_size` or `max_input_len` that is not a positive integer, a `max_input_len`
-    above the context, and fewer `cache_blocks` than one sequence of the full context needs.
+    for it is always an output. `cache_blocks`: see `CacheSizes`. Raises BU007 for no lengths, or lengths under 2; BU028
+    for hidden states that the model does not have; BU024 for a negative `draft_tokens`, or one that is not below the
+    context, a `max_batch_size` or `max_input_len` that is not a positive integer, a `max_input_len` above the context,
+    and fewer `cache_blocks` than one sequence of the full context needs.
     """
     max_batch_size = integer("max_batch_size", max_batch_size, minimum=1)
     buckets, aux_hidden = integer_list("buckets", buckets), integer_list("aux_hidden", aux_hidden)
-    draft_tokens = integer("draft_tokens", draft_tokens, minimum=0)
+    draft_tokens = _draft_tokens(draft_tokens, context)
     if not buckets or min(buckets) < 2:
         raise fail("BU007", f"prefill lengths are {list(buckets)}; at least one is required, each at least 2")
     all_logits = all_logits or draft_tokens > 0
@@ -187,6 +187,15 @@ def _max_input_len(given: int, context: int) -> int:
     count = integer("max_input_len", given, minimum=1)
     if count > context:
         message = f"`max_input_len` is {count}, but the context has {context:,} tokens"
+        raise fail("BU024", message, help="reduce it, or increase --max-seq-len")
+    return count
+
+
+def _draft_tokens(given: int, context: int) -> int:
+    """A number of proposals which, with the token before them, are at most the context. Raises BU024."""
+    count = integer("draft_tokens", given, minimum=0)
+    if count >= context:
+        message = f"`draft_tokens` is {count:,}, but the context has {context:,} tokens, one of which precedes them"
         raise fail("BU024", message, help="reduce it, or increase --max-seq-len")
     return count
 

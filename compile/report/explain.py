@@ -14,7 +14,6 @@ from bringup.adapters.algebra.tensor_names import Names
 from bringup.adapters.apply.parallel import Parallel
 from bringup.adapters.planning.coverage import read_bits, total_bits
 from bringup.adapters.planning.plan import Entry, Plan
-from bringup.adapters.planning.rules import Tied
 from bringup.compile.job import Job
 from bringup.compile.report import byte_ranges
 from bringup.compile.report.describe import copies, dtypes, how, labelled
@@ -143,7 +142,6 @@ def _stored(job: Job, entry: Entry, leaf: _Leaf, names: Names) -> str:
 def _leaves(job: Job, entry: Entry) -> list[_Leaf]:
     """Every source of an entry."""
     bindings = match(entry.rule.pattern, entry.declared.name) or {}
-    exprs = [entry.rule.expr.own, entry.rule.expr.other] if isinstance(entry.rule.expr, Tied) else [entry.rule.own_expr]
     names, read = job.adapter.names(job.plan.headers), {info.name for info in entry.tensors}
-    found = [_Leaf(leaf, expr, name) for expr in exprs for leaf, name in expr.leaves(bindings)]
+    found = [_Leaf(leaf, expr, name) for expr in entry.rule.every for leaf, name in expr.leaves(bindings)]
     return [leaf for leaf in found if leaf.name in names and names[leaf.name].name in read]

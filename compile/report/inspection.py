@@ -161,9 +161,9 @@ def _tied(family: Family, settings: Any, checkpoint: Checkpoint) -> Iterator[tup
     for rule in table.rules:
         tie = rule.expr
         if isinstance(tie, Tied) and tie.alike and tie.when:
-            own, other = tie.own, tie.other
-            if isinstance(own, Source) and isinstance(other, Source):
-                yield rule.pattern, f"{other.name}{', and stored itself' if own.name in stored else ''}"
+            names = [expr.name for expr in rule.every if isinstance(expr, Source)]
+            if len(names) == len(rule.every):
+                yield rule.pattern, " or ".join(names[1:]) + (", and stored itself" if names[0] in stored else "")
 
 
 def _quantized(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:

@@ -179,7 +179,8 @@ class Batch:
         self.loras.release(job.request.lora)
 
     def step(self) -> list[Event]:
-        """Runs the program once. Returns the next tokens of each completely processed request, oldest request first.
+        """Runs the program once; with a draft, also the draft's program, for its proposals. Returns the next tokens of
+        each completely processed request, oldest request first.
 
         The list is empty if only parts of prompts were processed, or there is no request. If a step fails, its
         exception is raised and no token is sampled; all requests wait with their tokens and are recomputed from these.
@@ -272,8 +273,11 @@ def load_batch(
     `load`.
 
     `draft` is the bundle of a draft, which reads tokens, and proposes up to `draft_tokens` (4) for each request in a
-    step. It runs on `executor` too if its target is the same. Raises BU049 if the two bundles do not fit.
+    step. It runs on `executor` too if its target is the same. Raises BU049 if the two bundles do not fit, BU024 for
+    `draft_tokens` without `draft`.
     """
+    if draft is None and draft_tokens is not None:
+        raise fail("BU024", "`draft_tokens` without `draft`", help="pass the bundle of the draft as `draft`")
     opened = open_bundle(bundle, executor)
     drafts = None if draft is None else open_drafts(opened, draft, draft_tokens)
     loras = Loras(opened.interface, opened.executor, host_bytes=lora_bytes, fraction=lora_fraction)

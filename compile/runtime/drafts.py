@@ -185,6 +185,7 @@ class Drafts:
         """The new tokens of a turn. Both models then have all tokens but the last of them."""
         planned, job, proposed = turn.planned, turn.job, turn.proposed
         if not proposed:
+            main.rewind(planned.cached, len(planned.cached.tokens))  # releases blocks that proposals would have used
             score_prompt(planned, logits_RV)
             if planned.add(seconds):
                 self.count(job, 1)

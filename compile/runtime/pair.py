@@ -48,7 +48,7 @@ def check_batches(main: Opened, draft: Opened, count: int) -> None:
     _check_rewind(draft.interface, count)
     if inputs := draft.interface.entries[-1].token_inputs:
         message = f"the draft reads `{inputs[0].name}`: a batch supports only drafts that read tokens alone"
-        raise _unfit(message, "run one sequence at a time, without --batch")
+        raise _unfit(message, "decode one sequence at a time: `bringup run`, without --batch")
 
 
 def _check_rewind(draft: Interface, count: int) -> None:

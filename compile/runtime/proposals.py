@@ -23,6 +23,10 @@ class Proposer(Protocol):
     def begin(self) -> None:
         """The main model has processed the prompt of a new sequence."""
 
+    def uniform(self, total: int) -> int:
+        """The number of tokens that it can propose after the first `total`; 0 or less if it can propose none."""
+        ...
+
     def propose(self, tokens: Sequence[int], count: int, propose: Propose) -> list[Proposal]:
         """Proposes `count` (at least one) tokens after `tokens`, of which the main model has processed all but the
         last. `propose` samples one from logits [V]."""
@@ -41,6 +45,9 @@ class TokenProposer:
         self._draft = draft
 
     def begin(self) -> None: ...
+
+    def uniform(self, total: int) -> int:
+        return self._draft.uniform(total)
 
     def propose(self, tokens: Sequence[int], count: int, propose: Propose) -> list[Proposal]:
         draft = self._draft
@@ -61,6 +68,9 @@ class HiddenProposer:
     The hidden states after its own proposals are not known yet. There it reads its own instead, as vLLM and SGLang do,
     and these rows are computed again from the main model's states. If it has an input of its own for them, each row
     has zeros in the other.
+
+    The rows that it has read are not stored. So it cannot compute its sequence again: once that exceeds a length at
+    which the draft's rope changes, it proposes nothing until the next sequence.
     """
 
     resumes = False
@@ -68,15 +78,23 @@ class HiddenProposer:
     def __init__(self, draft: Session, main: Session, hidden: Sequence[str], own: str) -> None:
         """`hidden` names the outputs of the main model that the input `hidden` concatenates, `own` the draft's."""
         self._draft, self._main, self._hidden, self._own = draft, main, hidden, own
-        self._rows: list[np.ndarray] = []  # of the main model, [N, k m] each, that the draft has not read
+        # Of the main model, [N, k m] each, that the draft has not read; None if it proposes nothing more.
+        self._rows: list[np.ndarray] | None = None
         self._widths = {spec.name: spec.shape[-1] for spec in draft.interface.entries[-1].token_inputs}
 
     def begin(self) -> None:
         self._draft.reset()
         self._rows = [self._states()]
 
+    def uniform(self, total: int) -> int:
+        if self._rows is None:
+            return 0
+        read = len(self._draft.tokens) or total - 1  # before its first proposal, it reads all rows at once
+        return self._draft.uniform(read) - (total - read)
+
     def propose(self, tokens: Sequence[int], count: int, propose: Propose) -> list[Proposal]:
         draft, first = self._draft, next(iter(self._widths))
+        assert self._rows, "`uniform` limits the number of proposals"
         rows = self._inputs(first, np.concatenate(self._rows))
         logits = draft.prefill(tokens[1 + len(draft.tokens) :], **rows)[-1]
         self._rows = []
@@ -89,7 +107,14 @@ class HiddenProposer:
         return found
 
     def accepted(self, count: int) -> None:
-        self._rows.append(self._states()[:count])
+        if self._rows is None or self._ends(len(self._main.tokens) + 1):
+            self._rows = None
+        else:
+            self._rows.append(self._states()[:count])
+
+    def _ends(self, total: int) -> bool:
+        """Whether it can propose nothing after `total` or more tokens. Before its first proposal, it may after more."""
+        return self.uniform(total) <= 0 and bool(self._draft.tokens or self._draft.uniform(total + 1) <= 0)
 
     def _states(self) -> np.ndarray:
         return np.concatenate([self._main.hidden[name] for name in self._hidden], axis=-1)

@@ -110,7 +110,7 @@ class Speculative:
         """One step: its new tokens, 1 to `left`. The main model has processed all but the last of `sequence`."""
         main, proposer, start = self.main, self._proposer, time.perf_counter()
         total = len(sequence)
-        count = min(self.draft_tokens, left - 1, main.uniform(total), self.draft.uniform(total))
+        count = min(self.draft_tokens, left - 1, main.uniform(total), proposer.uniform(total))
         proposed = proposer.propose(sequence, count, sampler.propose) if count > 0 else []
         new = sampler.accept(main.prefill([sequence[-1], *(each.token for each in proposed)]), proposed)
         accepted = len(new) - 1

@@ -141,12 +141,38 @@ def test_the_main_models_embedding_and_head(head: Path, tmp_path: Path) -> None:
         del tensors[name]
     everything = RAW | {"draft_vocab_size": None}
     heads.write(head, tensors, everything)
-    assert {finding.help for finding in report(head).errors} == {
-        "name the main model's checkpoint too: --also SRC:main."
-    }
+    (finding,) = report(head).errors
+    assert finding.sources == ("main.embed_tokens.weight", "main.lm_head.weight")
+    assert finding.help == "name the main model's checkpoint too: --also SRC:main."
     own = {"embed_tokens.weight": read["model.embed_tokens.weight"], "lm_head.weight": read["lm_head.weight"]}
     whole = heads.write(tmp_path / "whole", tensors | own, everything)
     assert (logits(head, "eagle3", f"{theirs}:main.") == logits(whole)).all()
+
+
+def test_a_head_tied_to_the_main_models_embedding(head: Path, tmp_path: Path) -> None:
+    """All tokens have logits: those of the embedding, whose tensor the main model has alone."""
+    tensors, _ = heads.read(head)
+    absent = "embed_tokens.weight", "lm_head.weight", "d2t", "t2d"
+    raw = RAW | {"draft_vocab_size": None, "tie_word_embeddings": True}
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in absent}
+    heads.write(head, tensors, raw)
+    help = "name the main model's checkpoint too: --also SRC:main."
+    (finding,) = report(head).errors
+    assert (finding.code, finding.sources, finding.help) == ("BU101", ("main.embed_tokens.weight",), help)
+    main = LlamaConfig(**RAW | {"draft_vocab_size": None, "num_hidden_layers": 2, "tie_word_embeddings": True})
+    theirs = parity.save_checkpoint(main, tmp_path / "main")
+    read, _ = heads.read(theirs)
+    assert "lm_head.weight" not in read
+    embedding = read["model.embed_tokens.weight"]
+    whole = heads.write(tmp_path / "whole", tensors | {name: embedding.clone() for name in absent[:2]}, raw)
+    wanted = heads.outputs(whole, parity.random_tokens(12, RAW["vocab_size"]), *rows().values())[0]
+    family.assert_near(logits(head, "eagle3", f"{theirs}:main."), wanted, "torch")
+    own = heads.write(tmp_path / "own", tensors | {"embed_tokens.weight": embedding + 1}, raw)
+    assert (logits(own, "eagle3", f"{theirs}:main.") == logits(own)).all()
+    untied = heads.write(tmp_path / "untied", tensors, raw | {"tie_word_embeddings": False})
+    (finding,) = report(untied, f"{theirs}:main.").errors
+    assert (finding.code, finding.sources) == ("BU101", ("main.lm_head.weight",))
+    assert finding.help == f"{help}; if its head is tied to the embedding, set tie_word_embeddings to true"
 
 
 def test_faulty_heads(head: Path) -> None:

@@ -41,6 +41,9 @@ class Scripted:
 
     def begin(self) -> None: ...
 
+    def uniform(self, total: int) -> int:
+        return K
+
     def propose(self, tokens: Sequence[int], count: int, propose: Propose) -> list[Proposal]:
         right = self.right(len(self.counts))
         self.counts.append(count)

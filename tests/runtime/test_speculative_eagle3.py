@@ -78,16 +78,17 @@ def greedy(checkpoint: Path) -> tuple[list[int], list[np.ndarray]]:
 
 
 def expected(
-    head: Path, tokens: list[int], states: list[np.ndarray], count: int, read: Sequence[int] = STATES
-) -> tuple[list[list[int]], int]:
-    """The proposals of each step, and how many of them are right."""
+    head: Path, tokens: list[int], states: list[np.ndarray], count: int, read: Sequence[int] = STATES,
+    longest: int = CONTEXT,
+) -> tuple[list[list[int]], int]:  # fmt: skip
+    """The proposals of each step, to sequences of up to `longest` tokens, and how many of them are right."""
     hidden = np.concatenate([states[number] for number in read], -1)
     proposals: list[list[int]] = []
     accepted, end = 0, len(PROMPT) + 1  # tokens that are known before a step
     while end < len(tokens):
         sequence, found = tokens[1:end], []
         rows, own = hidden[: end - 1], np.zeros((end - 1, WIDTH), np.float32)
-        for _ in range(min(count, len(tokens) - end - 1)):
+        for _ in range(min(count, len(tokens) - end - 1, longest - end)):
             logits, last = heads.outputs(head, sequence, rows, own)
             found.append(int(logits[-1].argmax()))
             sequence = [*sequence, found[-1]]
@@ -128,6 +129,29 @@ def assert_expected(pair: Speculative, checkpoint: Path, head: Path, monkeypatch
 
 def test_proposals(checkpoint: Path, head: Path, main: Path, draft: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_expected(Speculative(bringup.load(main), bringup.load(draft), K), checkpoint, head, monkeypatch)
+
+
+def test_a_head_whose_rope_changes(
+    checkpoint: Path, main: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LongRoPE from 41 tokens on. The head has no inputs of earlier tokens, which it would then compute again."""
+    scaling = {"rope_type": "longrope", "short_factor": [1.0, 1.1, 1.3, 1.4, 1.6, 2.0], "long_factor": [1.5] * 6}
+    raw = HEAD | {"rope_scaling": scaling, "original_max_position_embeddings": (length := 40)}
+    head = heads.save(raw, tmp_path / "head")
+    draft = compiled(head, tmp_path, model="eagle3")
+    pair = Speculative(bringup.load(main), bringup.load(draft), K)
+    tokens, states = greedy(checkpoint)
+    proposals, _ = expected(head, tokens, states, K, longest=length)
+    new, found = proposed(pair, monkeypatch)
+    assert new == tokens[len(PROMPT) :]
+    assert found == [each for each in proposals if each]
+    assert pair._proposer._rows is None  # type: ignore[attr-defined]
+    plain = bringup.load(main)
+    for count in range(length - 2, length + 3):
+        settings = {"tokens": tokens[:count], "max_new_tokens": 9}
+        assert list(pair.generate(**settings)) == list(plain.generate(**settings))
+        # With 38 tokens it proposes the 40th, and ends. With more, its sequence begins with the other rope.
+        assert (pair.stats.proposed == 1) == (count == length - 2), count
 
 
 @pytest.mark.slow

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from click.testing import CliRunner
 
 import bringup
+from bringup.cli.main import cli
 from bringup.compile.runtime.batch import Batch
+from bringup.compile.runtime.speculative import DRAFT_TOKENS
 from tests import PATIENCE
 from tests.runtime import exact
 from tests.runtime.drafts.test_batches import drafted, idle
@@ -124,3 +128,10 @@ def test_the_command(base: Base, bundle: Path, tmp_path: Path) -> None:
         served.running.terminate()
         assert served.end() == 0
     assert f"Loaded {bundle} and {bundle} in " in served.log
+
+
+def test_the_default_number_of_proposals() -> None:
+    """`run` has a second default: that of drafts which no server supports."""
+    help = {name: " ".join(CliRunner().invoke(cli, [name, "--help"]).output.split()) for name in ("run", "serve")}
+    stated = {name: re.findall(r"proposes in a step; default: ([^.]*)[.]", text) for name, text in help.items()}
+    assert stated == {"run": [f"{DRAFT_TOKENS}, or 1 for an MTP layer"], "serve": [f"{DRAFT_TOKENS}"]}

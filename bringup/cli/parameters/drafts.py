@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from bringup.cli.parameters.sections import Command
+from bringup.cli.parameters.sections import Command, with_options
 from bringup.cli.parameters.words import BUNDLE
 
 if TYPE_CHECKING:
@@ -15,20 +16,27 @@ if TYPE_CHECKING:
     from bringup.render.progress import StageLines
 
 
-def draft_options(command: Command) -> Command:
-    """`--draft`, and how many tokens it proposes."""
-    command = click.option(
+DRAFT = click.option(
+    "--draft",
+    type=BUNDLE,
+    metavar="BUNDLE",
+    help="A draft model, which proposes tokens that the model checks in one step: the same text, in fewer steps.",
+)
+
+
+def draft_options(default: str) -> Callable[[Command], Command]:
+    """`--draft`, and how many tokens it proposes, by default `default`."""
+
+    def add(command: Command) -> Command:
+        return with_options(command, (DRAFT, option))
+
+    option = click.option(
         "--draft-tokens",
         type=click.IntRange(1),
         metavar="K",
-        help="With --draft: the most tokens that it proposes in a step; default: 4, or 1 for a draft of hidden states.",
-    )(command)
-    return click.option(
-        "--draft",
-        type=BUNDLE,
-        metavar="BUNDLE",
-        help="A draft model, which proposes tokens that the model checks in one step: the same text, in fewer steps.",
-    )(command)
+        help=f"With --draft: the most tokens that it proposes in a step; default: {default}.",
+    )
+    return add
 
 
 def check_draft(draft: Path | None, draft_tokens: int | None) -> None:

@@ -35,7 +35,7 @@ VARIABLE = "BRINGUP_API_KEY"
     help="Use at most this part of the memory that is free once the bundle is loaded for slots of LoRAs; default: all "
     "slots of the bundle.",
 )
-@draft_options
+@draft_options(default="4")
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="H", help="The address to listen on.")
 @click.option(
     "--port",

@@ -210,3 +210,23 @@ def test_proposals_preempt_no_request() -> None:
     finish(batch, tokens)
     assert batch.preemptions == 0
     assert tokens == {index: expected(Request([index] * 50, max_new_tokens=14)) for index in range(2)}
+
+
+def test_a_request_without_proposals_releases_their_blocks() -> None:
+    """The draft has blocks for two of three requests. In the main model 64 proposals need a second block for each."""
+    main = {"sequences": 3, "blocks": 6, "sizes": (256,)}
+    batch, tokens = drafted(main, {"sequences": 3, "blocks": 2}, most=64), {}
+    given = [Request([index], max_new_tokens=70) for index in range(3)]
+    for request in given:
+        batch.add(request)
+    collect(batch, tokens)
+    collect(batch, tokens)
+    assert [len(tokens[index]) for index in range(3)] == [
+        65,
+        66,
+        2,
+    ]  # one ends for want of a block, which the other uses
+    assert used(batch) == 5
+    finish(batch, tokens)
+    assert tokens == {index: expected(request) for index, request in enumerate(given)}
+    assert idle(batch)

@@ -116,6 +116,13 @@ def test_what_is_compiled() -> None:
     }
     assert names(max_batch_size=8, draft_tokens=3) - plain == {"prefill_4", "prefill_8_2", "prefill_16_4"}
     assert names(max_batch_size=6, draft_tokens=4, max_input_len=4) >= {"prefill_5", "prefill_30_6"}
+    assert names(draft_tokens=511) - names() == {"prefill_512"}
+    for count in -1, 512, 1000:
+        with pytest.raises(BringupError, match=r"BU024: .*`draft_tokens`"):
+            names(draft_tokens=count)
+    message = "`draft_tokens` is 1,000, but the context has 512 tokens.*\n.*reduce it, or increase --max-seq-len"
+    with pytest.raises(BringupError, match=message):
+        names(draft_tokens=1000)
 
 
 def test_the_command(compiled: Compiled, tmp_path: Path) -> None:
@@ -150,3 +157,5 @@ def test_pairs_that_do_not_fit(compiled: Compiled) -> None:
         bringup.load_batch(main, draft=plain, draft_tokens=5)
     with pytest.raises(BringupError, match=r"BU603"):
         bringup.load_batch(main, draft=plain.parent)
+    with pytest.raises(BringupError, match=r"BU024: `draft_tokens` without `draft`\n.*pass the bundle of the draft"):
+        bringup.load_batch(main, draft_tokens=3)
