@@ -61,8 +61,10 @@ class _Uses(ast.NodeVisitor):
         self._branches(node.test, [node.body], [node.orelse])
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        copies = isinstance(node.targets[0], ast.Attribute) and ast.unparse(node.value).startswith("config.")
-        if not (copies and isinstance(node.value, ast.Attribute)):
+        """A copy of a key is no use if every later read of the attribute is one: then the target is this key too."""
+        value = ast.unparse(node.value)
+        is_key = isinstance(node.value, ast.Attribute) and value.startswith("config.")
+        if not (is_key and all(ast.unparse(target) == value for target in node.targets)):
             self.visit(node.value)
 
     def visit_Call(self, node: ast.Call) -> None:
