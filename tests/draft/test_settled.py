@@ -157,6 +157,8 @@ def test_what_the_config_decides(
         ("self.factor = config.factor", True),
         ("self.factor = self.factor * 2", False),
         ("self.factor *= 2", False),
+        ("self.factor: float = config.factor", True),
+        ("self.factor: float = config.factor + 1", False),
     ],
 )
 def test_a_copy_that_init_changes_is_a_use(init: str, is_settled: bool, tmp_path: Path) -> None:
