@@ -10,8 +10,9 @@ from bringup import plugins
 from bringup.adapters.checkpoints.files import too_short, unreadable
 from bringup.adapters.checkpoints.folder_layout import ADAPTER_CONFIG
 from bringup.adapters.sources.sharded_state import refuse_ranks
-from bringup.diagnostics import BringupError, did_you_mean, fail
+from bringup.diagnostics import BringupError, fail
 from bringup.grouping import some
+from bringup.nearest import nearest
 from bringup.system.os_errors import reason
 
 OTHER_FORMS = "name a .safetensors, .bin, .npz or .gguf file; transformers' save_pretrained writes safetensors"
@@ -80,7 +81,8 @@ def unknown_source(src: str, path: Path) -> BringupError:
         help = f"did you mean `{known_scheme}{rest.lstrip('/')}`?" if known_scheme else kinds
         return fail("BU035", f"`{src}` is not a source that bringup supports", help=help)
     near = _names_in(path.parent)
-    guess = did_you_mean(path.name, near)
+    close = [f"`{path.parent / other}`" for other in nearest(path.name, near)]
+    guess = f"did you mean {' or '.join(close)}?" if close else ""
     if not near and len(path.parts) == 2 and not path.is_absolute():
         guess = f"did you mean `hf://{src}`?"
     return not_there(src, help=guess or kinds)
