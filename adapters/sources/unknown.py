@@ -75,7 +75,7 @@ def unknown_source(src: str, path: Path) -> BringupError:
     kinds = "a source is a folder, a file, hf://ORG/NAME, modelscope://ORG/NAME, https://HOST/PATH or pypi:PACKAGE"
     scheme, colon, rest = src.partition(":")
     if src == "dummy":
-        return fail("BU035", "`dummy` weights need a model, for their names and shapes", help=kinds)
+        return dummy_alone(help=kinds)
     known_scheme = SCHEME_ALIASES.get(scheme.lower()) if colon else None
     if known_scheme or "://" in src:
         help = f"did you mean `{known_scheme}{rest.lstrip('/')}`?" if known_scheme else kinds
@@ -86,6 +86,11 @@ def unknown_source(src: str, path: Path) -> BringupError:
     if not near and len(path.parts) == 2 and not path.is_absolute():
         guess = f"did you mean `hf://{src}`?"
     return not_there(src, help=guess or kinds)
+
+
+def dummy_alone(*, help: str) -> BringupError:
+    """BU035: dummy weights, of no model."""
+    return fail("BU035", "`dummy` weights need a model, for their names and shapes", help=help)
 
 
 def not_there(path: str, *, help: str) -> BringupError:
