@@ -21,7 +21,7 @@ from bringup.adapters.planning.expected_headers import as_declared, published
 from bringup.adapters.planning.plan import Plan, make_plan
 from bringup.adapters.sources.open_checkpoint import Access, open_checkpoint
 from bringup.adapters.sources.sharded_state import refuse_rank
-from bringup.adapters.sources.unknown import not_there, without_config
+from bringup.adapters.sources.unknown import dummy_alone, not_there, without_config
 from bringup.arguments import FLOAT_DTYPES, choice, mapping, path
 from bringup.compile.adapter_file import adapter_of, as_stored
 from bringup.compile.auto_dtype import dtype_of
@@ -225,7 +225,9 @@ def _in_dialect(
 
 
 def _without_config(opened: Checkpoint | None, model: str | None) -> BringupError:
-    """BU127, after the findings on the checkpoint."""
+    """BU127, after the findings on the checkpoint; BU035 for dummy weights of no model."""
+    if opened is None and model is None:
+        return dummy_alone(help="name a model, or give a config.json with --config FILE")
     place = opened.provenance.get("path") if opened else None
     missing = without_config(f"{opened.source if opened else model}", Path(place) if place else None)
     return BringupError(*(opened.findings if opened else ()), *missing.findings)

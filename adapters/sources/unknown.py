@@ -10,8 +10,9 @@ from bringup import plugins
 from bringup.adapters.checkpoints.files import too_short, unreadable
 from bringup.adapters.checkpoints.folder_layout import ADAPTER_CONFIG
 from bringup.adapters.sources.sharded_state import refuse_ranks
-from bringup.diagnostics import BringupError, did_you_mean, fail
+from bringup.diagnostics import BringupError, fail
 from bringup.grouping import some
+from bringup.nearest import nearest
 from bringup.system.os_errors import reason
 
 OTHER_FORMS = "name a .safetensors, .bin, .npz or .gguf file; transformers' save_pretrained writes safetensors"
@@ -74,16 +75,22 @@ def unknown_source(src: str, path: Path) -> BringupError:
     kinds = "a source is a folder, a file, hf://ORG/NAME, modelscope://ORG/NAME, https://HOST/PATH or pypi:PACKAGE"
     scheme, colon, rest = src.partition(":")
     if src == "dummy":
-        return fail("BU035", "`dummy` weights need a model, for their names and shapes", help=kinds)
+        return dummy_alone(help=kinds)
     known_scheme = SCHEME_ALIASES.get(scheme.lower()) if colon else None
     if known_scheme or "://" in src:
         help = f"did you mean `{known_scheme}{rest.lstrip('/')}`?" if known_scheme else kinds
         return fail("BU035", f"`{src}` is not a source that bringup supports", help=help)
     near = _names_in(path.parent)
-    guess = did_you_mean(path.name, near)
+    close = [f"`{path.parent / other}`" for other in nearest(path.name, near)]
+    guess = f"did you mean {' or '.join(close)}?" if close else ""
     if not near and len(path.parts) == 2 and not path.is_absolute():
         guess = f"did you mean `hf://{src}`?"
     return not_there(src, help=guess or kinds)
+
+
+def dummy_alone(*, help: str) -> BringupError:
+    """BU035: dummy weights, of no model."""
+    return fail("BU035", "`dummy` weights need a model, for their names and shapes", help=help)
 
 
 def not_there(path: str, *, help: str) -> BringupError:

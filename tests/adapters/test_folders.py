@@ -145,7 +145,7 @@ def test_bad_configs(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("code", "source", "match"),
     [
-        ("BU034", "{tmp}/modle.safetensors", "did you mean `model.safetensors`"),
+        ("BU034", "{tmp}/modle.safetensors", "did you mean `{tmp}/model.safetensors`"),
         ("BU201", "{tmp}/empty", "no weights"),
         ("BU201", "{tmp}/keras", "tf_model.h5"),
         ("BU205", "{tmp}/keras/tf_model.h5", "a Keras file"),
@@ -164,7 +164,7 @@ def test_sources_that_are_none(tmp_path: Path, code: str, source: str, match: st
     (tmp_path / "empty").mkdir()
     (tmp_path / "keras").mkdir()
     (tmp_path / "keras/tf_model.h5").write_bytes(b"\x89HDF")
-    with raises(code, match):
+    with raises(code, match.format(tmp=tmp_path)):
         open_checkpoint(source.format(tmp=tmp_path))
 
 

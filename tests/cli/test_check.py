@@ -127,6 +127,14 @@ def test_a_wrong_command_is_exit_2(bringup: Bringup, words: list[str], said: str
     assert said in result.output
 
 
+@pytest.mark.parametrize("command", ["check", "verify"])
+def test_dummy_weights_of_no_model(bringup: Bringup, command: str) -> None:
+    result = bringup(command, "--checkpoint", "dummy")
+    assert result.exit_code == 2
+    assert "error[BU035]: `dummy` weights need a model" in result.output
+    assert "= help: name a model, or give a config.json with --config FILE" in result.output
+
+
 def test_dummy_weights_are_announced(bringup: Bringup) -> None:
     result = bringup("check", "gpt2", "--checkpoint", "dummy")
     assert (result.exit_code, result.stderr) == (0, "note: random dummy weights, as requested\n")

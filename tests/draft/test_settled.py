@@ -86,6 +86,7 @@ class NewAttention:
         self.is_cross = is_cross
         self.extra = nn.Linear(config.wide, config.wide, bias=config.with_bias) if config.extra else None
         self.factor = config.factor
+        INIT
 
     def forward(self, hidden_states):
         if self.is_cross:
@@ -109,9 +110,12 @@ class NewForCausalLM:
 KEYS = {"wide": 8, "with_bias": True, "extra": False, "factor": 2.0}
 
 
-def read(folder: Path, statement: str, call: str = "config, layer_idx=0", **keys: Any) -> tuple[set[str], list[str]]:
+def read(
+    folder: Path, statement: str, call: str = "config, layer_idx=0", init: str = "pass", **keys: Any
+) -> tuple[set[str], list[str]]:
     """The settled keys, and the statements that are a question."""
-    (folder / "modeling_new.py").write_text(CODE.replace("STATEMENT", statement).replace("CALL", call))
+    text = CODE.replace("STATEMENT", statement).replace("CALL", call).replace("INIT", init)
+    (folder / "modeling_new.py").write_text(text)
     parts = parts_of(folder / "modeling_new.py", "NewForCausalLM", KEYS | keys)
     questions = meaning_of(parts).unexplained
     return set(settled_keys(parts, KEYS | keys)), [text for texts in questions.values() for text in texts]
@@ -144,3 +148,21 @@ def test_what_the_config_decides(
     assert len(texts) == len(questions)
     for word in questions:
         assert any(word in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("init", "is_settled"),
+    [
+        ("pass", True),
+        ("self.factor = config.factor", True),
+        ("self.factor = self.factor * 2", False),
+        ("self.factor *= 2", False),
+        ("self.factor: float = config.factor", True),
+        ("self.factor: float = config.factor + 1", False),
+    ],
+)
+def test_a_copy_that_init_changes_is_a_use(init: str, is_settled: bool, tmp_path: Path) -> None:
+    """`factor` decides a test of a statement, and nothing else reads it unless `init` does."""
+    statement = "if self.factor > 3:\n            hidden_states = -hidden_states"
+    settled, _ = read(tmp_path, statement, init=init)
+    assert ("factor" in settled) is is_settled

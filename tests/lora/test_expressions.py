@@ -70,6 +70,25 @@ def test_steps_are_counted(monkeypatch):
         fullmatch("(" * 12 + "a*" + ")*" * 12 + "b", "a" * 200)
 
 
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("(?:.(?:" + "|" * 2000 + "))*", "a" * 50),  # alternatives
+        (f"(?:[^{''.join(map(chr, range(0x4E00, 0x4E00 + 4000, 2)))}])*", "a" * 50),  # items of a character class
+        (".*(?<=)", "a" * 500),  # places at which a lookbehind can begin
+    ],
+)
+def test_parts_without_characters_are_counted(expression: str, text: str) -> None:
+    with pytest.raises(Unbounded, match="steps"):
+        fullmatch(expression, text)
+
+
+def test_a_list_of_names_needs_few_steps(monkeypatch) -> None:
+    monkeypatch.setattr(expressions, "MOST_STEPS", 10_000)
+    names = [f"model.layers.{layer}.self_attn.{part}_proj" for layer in range(80) for part in "qkvo"]
+    assert fullmatch(rf"(.*\.)?({'|'.join(map(re.escape, names))})$", f"base_model.{names[-1]}")
+
+
 def test_the_longest_and_deepest_expressions():
     deep, long = "(" * 39 + "a*" + ")*" * 39, "a" * MOST_LENGTH
     for expression in (deep, long):

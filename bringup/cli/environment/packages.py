@@ -12,14 +12,12 @@ from bringup import __version__
 class Package:
     """A distribution; `extra` is the extra of bringup that installs it, "" if bringup itself does.
 
-    `optional` ones are needed for their own features only. `alone` is what pip installs if a command needs this package
-    and no other of its extra, "" if that is never so.
+    `alone` is what pip installs if a command needs this package and no other of its extra, "" if that is never so.
     """
 
     name: str
     module: str
     extra: str
-    optional: bool = False
     alone: str = ""
 
     @property
@@ -44,13 +42,13 @@ PACKAGES = (
     Package("tokenizers", "tokenizers", "compile", alone="tokenizers"),
     Package("jinja2", "jinja2", "compile", alone="jinja2"),
     Package("gguf", "gguf", "compile", alone="gguf"),
-    Package("huggingface_hub", "huggingface_hub", "hub", optional=True),
-    Package("transformers", "transformers", "verify", optional=True),
-    Package("accelerate", "accelerate", "verify", optional=True),
-    Package("triton", "triton", "gpu", optional=True),
-    Package("starlette", "starlette", "serve", optional=True),
-    Package("uvicorn", "uvicorn", "serve", optional=True),
-    Package("prometheus-client", "prometheus_client", "serve", optional=True),
+    Package("huggingface_hub", "huggingface_hub", "hub"),
+    Package("transformers", "transformers", "verify"),
+    Package("accelerate", "accelerate", "verify"),
+    Package("triton", "triton", "gpu"),
+    Package("starlette", "starlette", "serve"),
+    Package("uvicorn", "uvicorn", "serve"),
+    Package("prometheus-client", "prometheus_client", "serve"),
 )
 
 # What commands do, and the packages of each; everything also needs those of bringup itself.

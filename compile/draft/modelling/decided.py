@@ -62,12 +62,14 @@ def run_init(
     """The assignments of `__init__` that this config can reach. The values of their targets are written to `known`,
     by their text: UNKNOWN if the config does not decide them."""
     for node in body:
-        if isinstance(node, ast.Assign):
-            node = ast.copy_location(ast.Assign(node.targets, _chosen(node.value, config, known)), node)
-            is_new = isinstance(node.value, ast.Call) and _is_module(node.value)
-            value = MODULE if is_new else _value(node.value, config, known)
-            known[ast.unparse(node.targets[0])] = value if certain else UNKNOWN
-            yield node
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            value = node.value and _chosen(node.value, config, known)
+            pairs = [pair for target in targets for pair in _pairs(target, value)] if value else []
+            found = [_value_or_module(each, config, known) for _, each in pairs]  # before any of them is set
+            for (target, each), value in zip(pairs, found, strict=True):
+                known[ast.unparse(target)] = value if certain else UNKNOWN
+                yield ast.copy_location(ast.Assign([target], each), node)
         elif isinstance(node, ast.AugAssign):
             known[ast.unparse(node.target)] = UNKNOWN
             yield ast.copy_location(ast.Assign([node.target], ast.BinOp(node.target, node.op, node.value)), node)
@@ -78,8 +80,42 @@ def run_init(
                 yield from run_init(node.body, config, known, certain=sure)
             if value is not True:
                 yield from run_init(node.orelse, config, known, certain=sure)
-        elif isinstance(node, ast.For | ast.While | ast.With):
-            yield from run_init(node.body, config, known, certain=False)
+        elif not isinstance(node, ast.FunctionDef | ast.ClassDef):
+            known |= dict.fromkeys(set_in(node), UNKNOWN)  # also for tests before the assignment, in a loop
+            yield from run_init(list(_inner(node)), config, known, certain=False)
+
+
+def set_in(node: ast.AST) -> Iterator[str]:
+    """The names and attributes that a node sets or deletes: assignments, loops, `with`."""
+    for each in ast.walk(node):
+        if isinstance(getattr(each, "ctx", None), ast.Store | ast.Del):
+            yield ast.unparse(each)
+
+
+def _inner(node: ast.AST) -> Iterator[ast.stmt]:
+    """The statements of all blocks of a compound statement: of `for`, `while`, `with`, `try`, `match`."""
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.stmt):
+            yield each
+        elif isinstance(each, ast.ExceptHandler | ast.match_case):
+            yield from _inner(each)
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """The single targets of an assignment, and their values: `f(x)[1]` for the second of `self.a, self.b = f(x)`."""
+    if not isinstance(target, ast.Tuple | ast.List):
+        yield target, value
+        return
+    items = value.elts if isinstance(value, ast.Tuple | ast.List) else []
+    starred = any(isinstance(each, ast.Starred) for each in (*target.elts, *items))
+    literal = len(items) == len(target.elts) and not starred
+    for at, each in enumerate(target.elts):
+        part = items[at] if literal else ast.Subscript(value, ast.Constant(... if starred else at))
+        yield from _pairs(each.value if isinstance(each, ast.Starred) else each, part)
+
+
+def _value_or_module(node: ast.expr, config: Mapping[str, Any], known: Mapping[str, Any]) -> object:
+    return MODULE if isinstance(node, ast.Call) and _is_module(node) else _value(node, config, known)
 
 
 def _chosen(node: ast.expr, config: Mapping[str, Any], known: Mapping[str, Any]) -> ast.expr:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bringup.compile.draft.modelling.decided import UNKNOWN, decided
+from bringup.compile.draft.modelling.decided import UNKNOWN, decided, set_in
 
 
 def is_key(text: str) -> bool:
@@ -49,16 +49,6 @@ class Values:
         """The values of what a node assigns are no longer known."""
         for name in set_in(node):
             self.known.pop(name, None)
-
-
-def set_in(function: ast.AST) -> Iterator[str]:
-    """The targets of the assignments in a node."""
-    for node in ast.walk(function):
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        targets = [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else targets
-        for target in targets:
-            several = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
-            yield from (ast.unparse(each) for each in several)
 
 
 def live_statements(

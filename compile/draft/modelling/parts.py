@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bringup.compile.draft.modelling.decided import defaults_of, run_init
-from bringup.compile.draft.modelling.live import Values, is_key, live_statements, set_in, text_of
+from bringup.compile.draft.modelling.decided import defaults_of, run_init, set_in
+from bringup.compile.draft.modelling.live import Values, is_key, live_statements, text_of
 
 Nodes = Mapping[str, ast.ClassDef | ast.FunctionDef]
 SKIPPED = ("Norm", "PreTrainedModel")  # the kind of norm is read elsewhere (`hints`)

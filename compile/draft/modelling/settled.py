@@ -61,9 +61,18 @@ class _Uses(ast.NodeVisitor):
         self._branches(node.test, [node.body], [node.orelse])
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        copies = isinstance(node.targets[0], ast.Attribute) and ast.unparse(node.value).startswith("config.")
-        if not (copies and isinstance(node.value, ast.Attribute)):
-            self.visit(node.value)
+        self._assigned(node.targets, node.value)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value:
+            self._assigned([node.target], node.value)
+
+    def _assigned(self, targets: list[ast.expr], value: ast.expr) -> None:
+        """A copy of a key is no use if every later read of the attribute is one: then the target is this key too."""
+        key = ast.unparse(value)
+        is_key = isinstance(value, ast.Attribute) and key.startswith("config.")
+        if not (is_key and all(ast.unparse(target) == key for target in targets)):
+            self.visit(value)
 
     def visit_Call(self, node: ast.Call) -> None:
         text = ast.unparse(node.func)
