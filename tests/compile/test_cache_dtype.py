@@ -108,6 +108,7 @@ def test_a_coarser_cache_than_the_job_has_departs(session_of: Callable[[str], tu
         assert all(difference.ok is (difference.phase == GRAPH) for difference in found.differences)
 
 
+@pytest.mark.slow
 def test_a_departure_is_bisected(session_of: Callable[[str], tuple[Job, Session]]) -> None:
     job, session = session_of("bfloat16")
     assert parity_of(session, job, 20, 2, bisect=True).ok

@@ -118,13 +118,14 @@ def test_logits_and_hidden_states_are_those_of_transformers(checkpoint: Path, ta
 
 
 # Faults of the graph are found by torch, whatever the target: one of them on `cpu`.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "target"),
     [
-        pytest.param("", "torch", marks=pytest.mark.slow),
+        ("", "torch"),
         ("model.layers.1.post_attention_layernorm", "torch"),
-        pytest.param("model.layers.2", "torch", marks=pytest.mark.slow),
-        pytest.param("model.layers.2", "cpu", marks=pytest.mark.slow),
+        ("model.layers.2", "torch"),
+        ("model.layers.2", "cpu"),
     ],
 )
 def test_verify_names_the_module_at_fault(checkpoint: Path, target: str, fault: str, tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def test_the_bound_is_what_rounding_moves(llama: Path) -> None:
     ("form", "target", "executor"),
     [
         ("ct-fp8-tensor", "schedule", None),
-        ("fp8-blocks", "cuda:sm_90", "reference"),
+        pytest.param("fp8-blocks", "cuda:sm_90", "reference", marks=pytest.mark.slow),
         pytest.param("fp8-blocks", "torch", None, marks=pytest.mark.slow),
         pytest.param("fp8-blocks", "cuda:sm_90", "emulate", marks=pytest.mark.slow),
         pytest.param("ct-fp8-tensor", "cuda:sm_80", "emulate", marks=pytest.mark.slow),

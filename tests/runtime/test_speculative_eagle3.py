@@ -217,7 +217,8 @@ def foreseeing(folder: Path, tokens: Sequence[int]) -> Path:
     return heads.write(folder, tensors, raw)
 
 
-@pytest.mark.parametrize("target", ["torch", pytest.param("cpu", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["torch", "cpu"])
 def test_a_head_that_is_right(target: str, tmp_path: Path) -> None:
     """With the embedding of the main model. It proposes all tokens but 12, and 12's own next, which it cannot know."""
     checkpoint, head = following(tmp_path / "main"), foreseeing(tmp_path / "head", range(12))

@@ -209,6 +209,7 @@ def test_errors_are_those_of_the_official_client(process):
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_the_server_at_once(bundle, tmp_path):
     """Clients get 503 in the form of all errors, and the log has no traceback."""
     process = Process(bundle, {}, tmp_path / "hold")

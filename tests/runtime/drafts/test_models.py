@@ -149,6 +149,7 @@ def test_the_command(compiled: Compiled, tmp_path: Path) -> None:
     assert (plain_main.exit_code, "BU049" in plain_main.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_pairs_that_do_not_fit(compiled: Compiled) -> None:
     plain, main = compiled("other", "torch", max_batch_size=2), compiled("llama", "torch", draft_tokens=K)
     with pytest.raises(BringupError, match=r"BU049.*logits of the last token.*\n.*--draft-tokens 4"):
