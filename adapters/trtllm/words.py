@@ -15,6 +15,8 @@ from bringup.graphs.core.graph import Graph
 from bringup.graphs.registry import FAMILIES, Family
 
 REST = "published"
+# Of a rope without scaling: TensorRT-LLM has no such type (`RotaryScalingType` of tensorrt_llm/functional.py).
+UNSCALED = (("rope_type", "default"), ("type", "default"))
 # Keys of published configs that other keys of TensorRT-LLM express.
 COVERED = {"architectures", "rope_parameters", "rope_scaling", "quantization_config", "torch_dtype", "dtype"}
 
@@ -28,13 +30,11 @@ def written(family: Family, graph: Graph, raw: Mapping[str, Any], parallel: Para
     ours: Any = graph.config
     names, heads = names_of(family.name), ours.num_heads
     rope: dict[str, Any] = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    rotary = {
-        "rotary_base": rope.get("rope_theta", raw.get(names.keys.get("rotary_base", ""), 10000.0)),
-        "rotary_scaling": {key: value for key, value in rope.items() if key != "rope_theta"} or None,
-    }
+    scaling = {key: rope[key] for key in rope if key != "rope_theta" and (key, rope[key]) not in UNSCALED} or None
+    is_rotary = names.position.startswith("rope")
     own = {
         "vocab_size": ours.vocab_size,
-        "max_position_embeddings": ours.max_positions,
+        "max_position_embeddings": round(ours.max_positions / (ours.rope.context_factor if is_rotary else 1)),
         "hidden_size": ours.hidden,
         "intermediate_size": getattr(ours, "ffn", 4 * ours.hidden),  # BLOOM's fixed width
         "num_hidden_layers": len(graph.layers),
@@ -53,7 +53,7 @@ def written(family: Family, graph: Graph, raw: Mapping[str, Any], parallel: Para
         **own,
         **stated,
         "position_embedding_type": names.position,
-        **(rotary if names.position.startswith("rope") else {}),
+        **({"rotary_base": ours.rope.theta, "rotary_scaling": scaling} if is_rotary else {}),
         "attn_bias": _has(graph, "self_attn.q_proj.bias", "attn.c_attn.bias", "self_attention.q_proj.bias"),
         "mlp_bias": _has(graph, "mlp.gate_proj.bias", "mlp.c_fc.bias", "mlp.dense_h_to_4h.bias"),
         "qk_layernorm": False,

@@ -45,6 +45,29 @@ def test_back(bringup: Bringup, tmp_path: Path, name: str, tp: int, pp: int) -> 
     assert after == before
 
 
+@pytest.mark.parametrize(
+    ("words", "base", "scaling"),
+    [
+        ({}, 1e4, None),  # the family's default
+        ({"rope_theta": 5e5}, 5e5, None),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 2e4}}, 2e4, None),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, 1e4, {"type": "linear", "factor": 2.0}),
+    ],
+)
+def test_rope(
+    bringup: Bringup, tmp_path: Path, words: dict[str, object], base: float, scaling: dict[str, object] | None
+) -> None:
+    """`RotaryScalingType.from_string` of tensorrt_llm/functional.py has no type `default`; transformers writes it."""
+    tensors, config = models.llama()
+    source = save(tmp_path / "source", tensors, config | words)
+    result = bringup("convert", "--checkpoint", source, "--to", "trtllm", "-o", tmp_path / "ranks")
+    assert result.exit_code == 0, result.output
+    written = json.loads((tmp_path / "ranks" / "config.json").read_text("utf-8"))
+    assert (written["rotary_base"], written["rotary_scaling"]) == (base, scaling)
+    before, after = (package.open_job(checkpoint=tmp_path / name).graph.config for name in ("source", "ranks"))
+    assert after == before
+
+
 def test_uneven_stages(bringup: Bringup, tmp_path: Path) -> None:
     """How many layers each stage has is in its files: 1 and 2 of 3."""
     source = save(tmp_path / "source", *models.llama(layers=3))
