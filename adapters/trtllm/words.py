@@ -29,7 +29,8 @@ def written(family: Family, graph: Graph, raw: Mapping[str, Any], parallel: Para
 
     Sizes of experts are those of the graph. Any other size is the published one if there is one: the width of Qwen 1's
     MLP is the sum of gate's and up's.
-    `architecture` is the published one's, LlamaForCausalLM without one. Raises BU140 for an unknown family.
+    `architecture` is the published one, or the family's for a bare model, or if there is none. Raises BU140 for an
+    unknown family.
     """
     ours: Any = graph.config
     names, heads = names_of(family.name), ours.num_heads
@@ -54,7 +55,7 @@ def written(family: Family, graph: Graph, raw: Mapping[str, Any], parallel: Para
     covered |= {*names.experts.values()}
     rest = {key: value for key, value in raw.items() if key not in covered}
     return {
-        "architecture": names.architecture or next(iter(raw.get("architectures") or ()), "LlamaForCausalLM"),
+        "architecture": names.architecture or _architecture(family, raw),
         "dtype": graph.dtype,
         "logits_dtype": "float32",
         **own,
@@ -92,6 +93,13 @@ def _experts(names: Names, config: Any) -> dict[str, Any]:
 def _ranks(names: Names, parallel: Parallel) -> dict[str, int]:
     """The division of experts: complete ones among `moe_ep_size` groups, their channels among the ranks of a group."""
     return {"moe_tp_size": parallel.tp // parallel.ep, "moe_ep_size": parallel.ep} if names.experts else {}
+
+
+def _architecture(family: Family, raw: Mapping[str, Any]) -> str:
+    """TensorRT-LLM has no classes of bare models (`LlamaModel`)."""
+    known = [name for name in family.architectures if not name.endswith("Model") or name.endswith("LMHeadModel")]
+    stated = raw.get("architectures") or ()
+    return next((name for name in ([stated] if isinstance(stated, str) else stated) if name in known), known[0])
 
 
 def _has(graph: Graph, *endings: str) -> bool:

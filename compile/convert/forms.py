@@ -17,6 +17,7 @@ from bringup.adapters.trtllm.names import names_of
 from bringup.adapters.trtllm.ranks import AS_STORED, rank_of
 from bringup.adapters.trtllm.words import written
 from bringup.adapters.vllm import ranks as vllm
+from bringup.compile.convert.text_model import text_model
 from bringup.compile.job import Job
 from bringup.diagnostics import fail
 from bringup.graphs.core.axes import sizes_of
@@ -40,6 +41,8 @@ def form_of(job: Job, name: str, parallel: Parallel, layout: Adapter | None) -> 
     """The form of that name; `layout` is the target's, for `layout`. Raises BU140 if a model does not support it."""
     family, config = job.family.name, without_quantization(job.config)  # the arrays are floats
     if name == "trtllm":
+        job = text_model(job)
+        family = job.family.name
         _check_trtllm(job, parallel)
         parallel = replace(parallel, **AS_STORED)
         return Form(

@@ -16,6 +16,7 @@ from tests.cli.conftest import Bringup
 from tests.convert import models
 from tests.convert.by_hand import column, row
 from tests.convert.test_convert import equal, save
+from tests.convert.test_other_programs import llama_like
 
 GATED = ("gate_proj", "up_proj", "down_proj")
 PHI3 = {"architecture": "Phi3ForCausalLM", "attn_bias": False, "mlp_bias": False, "published": {}}
@@ -45,6 +46,47 @@ def test_back(bringup: Bringup, tmp_path: Path, name: str, tp: int, pp: int) -> 
     equal(found, wanted)
     before, after = (package.open_job(checkpoint=place).graph.config for place in (source, ranks))
     assert after == before
+
+
+@pytest.mark.parametrize("text", ["llama", "qwen2"])
+@pytest.mark.parametrize("original", [False, True], ids=["transformers", "original"])
+def test_the_text_model_of_a_llava(bringup: Bringup, tmp_path: Path, text: str, original: bool) -> None:
+    """TensorRT-LLM's LLaMAConfig reads `text_config` as the config of a Llama; the folder is a model of that family."""
+    tensors, words = models.llama(bias=False, vocab=33) if text == "llama" else models.qwen2()
+    images = {"vision_tower.a.weight": np.zeros(2, "f4"), "multi_modal_projector.linear_1.weight": np.zeros(2, "f4")}
+    architecture = words.pop("architectures")[0]
+    if original:
+        kind = {"llama": ("LlavaLlamaForCausalLM", "llava_llama"), "qwen2": ("LlavaQwenForCausalLM", "llava_qwen")}[
+            text
+        ]
+        stored, config = tensors, words | {"architectures": [kind[0]], "model_type": kind[1], "mm_vision_tower": "clip"}
+        images = {"model.mm_projector.weight": np.zeros(2, "f4")}
+    else:
+        stored = {f"language_model.{name}": w for name, w in tensors.items()}
+        config = {"architectures": ["LlavaForConditionalGeneration"], "model_type": "llava", "text_config": words}
+    source = save(tmp_path / "source", stored | images, config)
+    result = bringup("convert", "--checkpoint", source, "--to", "trtllm", "--tp", 2, "-o", tmp_path / "ranks")
+    assert result.exit_code == 0, result.output
+    for rank in range(2):
+        equal(load_file(tmp_path / "ranks" / f"rank{rank}.safetensors"), llama_like(tensors, rank))
+    assert json.loads((tmp_path / "ranks" / "config.json").read_text("utf-8"))["architecture"] == architecture
+    alone = save(tmp_path / "alone", tensors, words | {"architectures": [architecture]})
+    own, back = (package.open_job(checkpoint=folder) for folder in (alone, tmp_path / "ranks"))
+    assert (back.family.name, back.graph.config) == (text, own.graph.config)
+    equal(package.adapt(back), package.adapt(own))
+
+
+@pytest.mark.parametrize(
+    ("stated", "written"),
+    [(["LlamaModel"], "LlamaForCausalLM"), ("MistralForCausalLM", "MistralForCausalLM"), (None, "LlamaForCausalLM")],
+)
+def test_architecture(bringup: Bringup, tmp_path: Path, stated: object, written: str) -> None:
+    """MODEL_MAP of tensorrt_llm/models/__init__.py has no bare models."""
+    tensors, config = models.llama(bias=False)
+    source = save(tmp_path / "source", tensors, config | {"architectures": stated})
+    result = bringup("convert", "llama", "--checkpoint", source, "--to", "trtllm", "-o", tmp_path / "ranks")
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "ranks" / "config.json").read_text("utf-8"))["architecture"] == written
 
 
 EXPERTS = {
