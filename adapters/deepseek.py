@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from bringup.adapters.algebra.expr import S, stack
 from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.planning.drops import drop_rope_tables
 from bringup.graphs.deepseek import DeepseekConfig
 
 
@@ -33,7 +34,7 @@ def add_layers(deepseek: Adapter, config: DeepseekConfig) -> None:
     _experts(deepseek, config)
     for m in ("mlp", "mlp.shared_experts"):
         deepseek[f"model.layers.{{L}}.{m}.{{x:gate|up|down}}_proj.{{p:weight|bias}}"] = S(f"{at}{m}.{{x}}_proj.{{p}}")
-    deepseek.drop(f"{at}self_attn.rotary_emb.inv_freq", why="rope frequencies: computed from the config")
+    drop_rope_tables(deepseek, f"{at}self_attn.rotary_emb", "rotary_emb")
 
 
 def place(config: DeepseekConfig) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from bringup.adapters.algebra.expr import S
 from bringup.adapters.algebra.values import fn
 from bringup.adapters.planning.adapter import Adapter, either, tied
+from bringup.adapters.planning.drops import drop_rope_tables
 from bringup.diagnostics import fail
 from bringup.graphs.eagle3 import Eagle3Config
 
@@ -36,6 +37,7 @@ def adapter(config: Eagle3Config) -> Adapter:
     for name, stored in LAYER.items():
         draft[f"model.layers.0.{name}"] = either(S(f"layers.0.{stored}"), S(f"midlayer.{stored}"))
     _add_head(draft, config)
+    drop_rope_tables(draft, *(f"{m}rotary_emb" for m in ("layers.0.self_attn.", "midlayer.self_attn.", "")))
     draft.drop(MAIN + "{rest:**}", why="of the main model")
     return draft
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bringup.adapters.algebra.expr import S
 from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.planning.drops import drop_rope_tables
 from bringup.graphs.exaone import ExaoneConfig
 
 
@@ -18,6 +19,5 @@ def adapter(config: ExaoneConfig) -> Adapter:
     for name, published in (("gate_proj", "c_fc_0"), ("up_proj", "c_fc_1"), ("down_proj", "c_proj")):
         exaone[f"model.layers.{{L}}.mlp.{name}.weight"] = S(f"h.{{L}}.mlp.{published}.weight")
     exaone["lm_head.weight"] = tied(S("lm_head.weight"), S("wte.weight", "vocab m"), when=config.tied_head)
-    exaone.drop("rotary.inv_freq", why="rope frequencies: computed from the config")
-    exaone.drop("h.{L}.attn.attention.rotary.inv_freq", why="rope frequencies: computed from the config")
+    drop_rope_tables(exaone, "h.{L}.attn.attention.rotary", "rotary")
     return exaone

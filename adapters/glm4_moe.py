@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from bringup.adapters.algebra.expr import S, stack
 from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.planning.drops import drop_rope_tables
 from bringup.graphs.glm4_moe import Glm4MoeConfig
 
 
@@ -23,6 +24,7 @@ def adapter(config: Glm4MoeConfig) -> Adapter:
         shared = f"layers.{{L}}.mlp.shared_experts.{x}_proj.weight"
         glm[f"model.{shared}"] = S(shared)
     glm["lm_head.weight"] = tied(S("lm_head.weight"), S("embed_tokens.weight", "vocab m"), when=config.tied_head)
+    drop_rope_tables(glm)
 
     layers = len(config.windows)
 

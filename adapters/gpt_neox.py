@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bringup.adapters.algebra.expr import S
 from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.planning.drops import drop_rope_tables
 from bringup.graphs.gpt_neox import GPTNeoXConfig
 
 
@@ -25,5 +26,5 @@ def adapter(config: GPTNeoXConfig) -> Adapter:
     head, embedding = S("embed_out.weight"), S("embed_in.weight", "vocab m")
     neox["embed_out.weight"] = tied(head, embedding, when=config.tied_head)
     neox.drop(attention + "{b:bias|masked_bias}", why="causal-mask buffers")
-    neox.drop(attention + "rotary_emb.inv_freq", why="rope frequencies: computed from the config")
+    drop_rope_tables(neox, attention + "rotary_emb", "rotary_emb")
     return neox

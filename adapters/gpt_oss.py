@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bringup.adapters.algebra.expr import Expr, S
 from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.planning.drops import drop_rope_tables
 from bringup.graphs.gpt_oss import GptOssConfig
 
 
@@ -15,6 +16,7 @@ def adapter(config: GptOssConfig) -> Adapter:
     oss["model.layers.{L}.self_attn.sinks"] = S("layers.{L}.self_attn.sinks")
     oss["model.layers.{L}.mlp.router.{p:weight|bias}"] = S("layers.{L}.mlp.router.{p}")
     oss["lm_head.weight"] = tied(S("lm_head.weight"), S("embed_tokens.weight", "vocab m"), when=config.tied_head)
+    drop_rope_tables(oss)
 
     experts = "layers.{L}.mlp.experts."
     both = S(experts + "gate_up_proj", "e m (f two)", two=2).mv("e m column -> e column m")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bringup.adapters.algebra.expr import S, stack
 from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.planning.drops import drop_rope_tables
 from bringup.graphs.mixtral import MixtralConfig
 
 
@@ -18,4 +19,5 @@ def adapter(config: MixtralConfig) -> Adapter:
         expert = S(f"{moe}experts.{{E}}.{published}.weight", axes)
         mixtral[f"model.layers.{{L}}.mlp.experts.{name}_proj"] = stack(expert, over="E", n=config.num_experts)
     mixtral["lm_head.weight"] = tied(S("lm_head.weight"), S("embed_tokens.weight", "vocab m"), when=config.tied_head)
+    drop_rope_tables(mixtral)
     return mixtral

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bringup.adapters.algebra.expr import S
 from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.planning.drops import drop_rope_tables
 from bringup.graphs.phi3 import Phi3Config
 
 
@@ -21,4 +22,5 @@ def adapter(config: Phi3Config) -> Adapter:
     for x, part in zip(("gate", "up"), gate_up.split("out", f, f), strict=True):
         phi3[f"model.layers.{{L}}.mlp.{x}_proj.weight"] = part
     phi3["lm_head.weight"] = tied(S("lm_head.weight"), S("embed_tokens.weight", "vocab m"), when=config.tied_head)
+    drop_rope_tables(phi3)
     return phi3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bringup.adapters.algebra.expr import S
 from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.planning.drops import drop_rope_tables
 from bringup.graphs.qwen import QWenConfig
 
 
@@ -23,6 +24,5 @@ def adapter(config: QWenConfig) -> Adapter:
         qwen[f"model.layers.{{L}}.mlp.{name}.{{p:weight|bias}}"] = S(f"h.{{L}}.mlp.{published}.{{p}}")
     qwen["lm_head.weight"] = tied(S("lm_head.weight"), S("wte.weight", "vocab m"), when=config.tied_head)
     qwen.drop("h.{L}.attn.masked_bias", why="a constant of the causal mask")
-    qwen.drop("rotary_emb.inv_freq", why="rope frequencies: computed from the config")
-    qwen.drop("h.{L}.attn.rotary_emb.inv_freq", why="rope frequencies: computed from the config")
+    drop_rope_tables(qwen, "h.{L}.attn.rotary_emb", "rotary_emb")
     return qwen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bringup.adapters.algebra.expr import S
 from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.planning.drops import drop_rope_tables
 from bringup.graphs.qwen2 import Qwen2Config
 
 
@@ -14,5 +15,5 @@ def adapter(config: Qwen2Config) -> Adapter:
     qwen2["model.layers.{L}.self_attn.{x:q|k|v|o}_proj.{p:weight|bias}"] = S("layers.{L}.self_attn.{x}_proj.{p}")
     qwen2["model.layers.{L}.mlp.{x:gate|up|down}_proj.weight"] = S("layers.{L}.mlp.{x}_proj.weight")
     qwen2["lm_head.weight"] = tied(S("lm_head.weight"), S("embed_tokens.weight", "vocab m"), when=config.tied_head)
-    qwen2.drop("layers.{L}.self_attn.rotary_emb.inv_freq", why="rope frequencies: computed from the config")
+    drop_rope_tables(qwen2)
     return qwen2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bringup.adapters.algebra.expr import S, stack
 from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.planning.drops import drop_rope_tables
 from bringup.graphs.qwen2_moe import Qwen2MoeConfig
 
 
@@ -20,4 +21,5 @@ def adapter(config: Qwen2MoeConfig) -> Adapter:
         expert = S(f"layers.{{L}}.mlp.experts.{{E}}.{x}_proj.weight", axes)
         qwen2[f"model.layers.{{L}}.mlp.experts.{x}_proj"] = stack(expert, over="E", n=config.num_experts)
     qwen2["lm_head.weight"] = tied(S("lm_head.weight"), S("embed_tokens.weight", "vocab m"), when=config.tied_head)
+    drop_rope_tables(qwen2)
     return qwen2

@@ -6,6 +6,7 @@ config.json has the text model's keys under `text_config`. A config of the origi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -73,12 +74,8 @@ class LlavaConfig(HFConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
-        """Raises BU125 for a text model that is not in TEXTS."""
-        fields.read |= IMAGES
+        """Raises BU125 for an unknown text model."""
         kind, words = _text_of(fields)
-        if kind not in TEXTS:
-            known = ", ".join(f"`{name}`" for name in TEXTS)
-            raise fail("BU125", f"no graph supports `{short(kind)}` as the text model of a LLaVA; {known} are known")
         text, absent = TEXTS[kind]
         words = absent | words | {"model_type": kind}
         allowed = {key: fields.allowed.pop(key) for key in words.keys() & fields.allowed}
@@ -88,8 +85,23 @@ class LlavaConfig(HFConfig):
         return config
 
 
+def text_config(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The config.json of the text model alone, for that of a LLaVA that `LlavaConfig` accepts."""
+    kind, words = _text_of(Fields(raw, "llava"))
+    return TEXTS[kind][1] | words | {"model_type": kind}
+
+
 def _text_of(fields: Fields) -> tuple[str, dict[str, Any]]:
-    """The text model's type and the keys of its config."""
+    """The text model's type and the keys of its config. Raises BU125 for a type that is not in TEXTS."""
+    fields.read |= IMAGES
+    kind, words = _kind_of(fields)
+    if kind not in TEXTS:
+        known = ", ".join(f"`{name}`" for name in TEXTS)
+        raise fail("BU125", f"no graph supports `{short(kind)}` as the text model of a LLaVA; {known} are known")
+    return kind, words
+
+
+def _kind_of(fields: Fields) -> tuple[str, dict[str, Any]]:
     if "hidden_size" in fields.raw and "text_config" not in fields.raw:
         words = {key: value for key, value in fields.raw.items() if key not in fields.read}
         fields.read |= words.keys()

@@ -35,7 +35,8 @@ class Parallel:
     physical expert for each logical one. `redundant` adds that many physical experts, which repeat the first logical
     ones. `bias`: a sum over ranks must add the bias of a row-parallel layer once, so the `first` rank has it and the
     others have zeros; or `every` rank has it, if it is added after the sum. `vocab`: whether the embedding is divided
-    like the head, or complete on every rank.
+    like the head, or complete on every rank. `expert_groups`: the ranks that divide the same complete experts are
+    `consecutive`, or `strided`, as in TensorRT-LLM: every ep-th rank.
     """
 
     tp: int = 1
@@ -47,6 +48,7 @@ class Parallel:
     redundant: int = 0
     bias: Literal["first", "every"] = "first"
     vocab: Literal["both", "head"] = "both"
+    expert_groups: Literal["consecutive", "strided"] = "consecutive"
 
     def __post_init__(self) -> None:
         """Raises BU045 for values that do not describe a group of ranks."""
@@ -88,6 +90,8 @@ class Parallel:
         stage, at = divmod(number, self.stage_ranks)
         expert_tps = self.stage_ranks // self.ep
         ep, expert_tp = divmod(at, expert_tps)
+        if self.expert_groups == "strided":
+            expert_tp, ep = divmod(at, self.ep)
         return Rank(number=number, stage=stage, tp=at % self.tp, ep=ep, expert_tp=expert_tp, expert_tps=expert_tps)
 
     def stages(self, layers: int) -> list[range]:

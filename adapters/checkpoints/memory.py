@@ -1,10 +1,14 @@
-"""Arrays in memory as a checkpoint: numpy's, ml_dtypes', and torch tensors (torch is not imported)."""
+"""Arrays in memory as a checkpoint: numpy's, ml_dtypes', torch tensors, and other objects with the DLPack protocol.
+
+torch is imported only for objects of that protocol that numpy does not read.
+"""
 
 from __future__ import annotations
 
 import math
 import sys
 from collections.abc import Mapping
+from importlib import util
 from typing import TYPE_CHECKING, Any
 
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
 
 def dict_checkpoint(weights: Mapping[str, Any], config: Mapping[str, Any], source: str = "dict") -> Checkpoint:
     """Each read returns a copy, so that the arrays of the dict never change. Raises BU241."""
+    weights = {name: _array(name, value) for name, value in weights.items()}
     headers = {name: _header(name, value) for name, value in weights.items()}
     provenance = {"source": source, "bytes": sum(info.nbytes for info in headers.values())}
 
@@ -34,6 +39,25 @@ def dict_checkpoint(weights: Mapping[str, Any], config: Mapping[str, Any], sourc
     return Checkpoint(
         source=source, format="dict", headers=headers, config=dict(config), read=read, provenance=provenance
     )
+
+
+def _array(name: str, value: Any) -> Any:
+    """The array of an object that has only the DLPack protocol, such as MAX's WeightData; any other value itself."""
+    if hasattr(value, "__array__") or hasattr(value, "detach") or not hasattr(value, "__dlpack__"):
+        return value
+    import numpy as np
+
+    try:
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError):  # numpy reads neither bfloat16 nor the memory of devices
+        if util.find_spec("torch") is None:
+            raise _bad(name, f"numpy cannot read this {type(value).__name__}, and torch is not installed") from None
+    import torch
+
+    try:
+        return torch.from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise _bad(name, str(error).strip().partition("\n")[0]) from error
 
 
 def _header(name: str, value: Any) -> TensorInfo:
@@ -76,5 +100,5 @@ def _from_torch(info: TensorInfo, tensor: Any) -> np.ndarray:
 
 
 def _bad(name: str, why: str) -> BringupError:
-    help = "give numpy arrays or torch tensors by name"
+    help = "give numpy arrays, torch tensors or other objects with the DLPack protocol by name"
     return fail("BU241", f"weight `{name}` cannot be read: {why}", help=help, sources=(name,))

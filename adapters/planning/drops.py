@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 from bringup.adapters.algebra.pattern import closed, fitting, match
 from bringup.adapters.algebra.tensor_names import Names
+from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.planning.problems import Problem
 from bringup.adapters.planning.rules import Drop
+from bringup.spec import Site
 
 Numbers = tuple[str, ...]  # the values of a drop's closed variables
 
@@ -21,6 +23,18 @@ class Aside:
     cut: dict[str, Drop] = field(default_factory=dict[str, Drop])
     unread: list[str] = field(default_factory=list[str])
     problems: list[Problem] = field(default_factory=list[Problem])
+
+
+def drop_rope_tables(adapter: Adapter, *modules: str) -> None:
+    """Drops the rope tables of these modules, which graphs compute from the config; by default those of a Llama.
+
+    Older versions of transformers save the frequencies of each layer, newer ones have one module for all layers;
+    ColossalAI saves the tables of cosines and sines too.
+    """
+    for module in modules or ("layers.{L}.self_attn.rotary_emb", "rotary_emb"):
+        pattern = f"{module}.{{t:inv_freq|cos_cached|sin_cached}}"
+        site = Site.outside(__file__)
+        adapter.drops.append(Drop(pattern, "rope tables: computed from the config", (0, 1), None, "", site))
 
 
 def set_aside(wanted: Container[str], drops: Sequence[Drop], names: Names) -> Aside:

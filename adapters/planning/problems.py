@@ -61,6 +61,8 @@ def unused(hook: Hook, adapter: Adapter, parameters: Iterable[str]) -> Problem:
     known = {spelt for name in names for spelt in (spelled(name) if before else [digits(name)[0]])}
     given = list(dict.fromkeys(hook.outputs))
     hints = (did_you_mean(spelt, known - set(spelled(pattern))) for pattern in given for spelt in spelled(pattern))
+    if before and adapter.prefix and given[0].startswith(adapter.prefix):
+        hints = iter([f"rules omit the prefix `{adapter.prefix}`: write `{given[0].removeprefix(adapter.prefix)}`"])
     why = "which no rule reads" if before else "and the graph has no such parameter"
     names = ", ".join(f"`{pattern}`" for pattern in given)
     message = f"a hook is not used: it computes {names}, {why}"

@@ -78,7 +78,9 @@ def _world_size(folder: Path, mapping: dict[str, Any]) -> int:
     product = mapping.get("world_size")
     if not all(type(number) is int and 0 < number <= MAX_RANKS for number in numbers):
         raise _bad(folder, "`tp_size` and `pp_size` are not numbers of ranks")
-    size = numbers[0] * numbers[1]
+    size, groups = numbers[0] * numbers[1], mapping.get("moe_ep_size", 1)
+    if type(groups) is not int or groups < 1 or numbers[0] % groups:
+        raise _bad(folder, "`moe_ep_size` does not divide `tp_size`")
     if product not in (None, size) or size > MAX_RANKS:
         raise _bad(folder, f"`world_size` is {product!r}, and tp_size times pp_size is {size}")
     return size

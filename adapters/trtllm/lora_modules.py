@@ -31,9 +31,9 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (rf"{_ATTENTION}\.k_proj\.weight", "attn_k"),
         (rf"{_ATTENTION}\.v_proj\.weight", "attn_v"),
         (rf"{_ATTENTION}\.(?:o_proj|dense|c_proj)\.weight", "attn_dense"),
-        (r"mlp\.(?:gate_proj|c_fc|dense_h_to_4h)\.weight", "mlp_h_to_4h"),
-        (r"mlp\.(?:down_proj|c_proj|dense_4h_to_h)\.weight", "mlp_4h_to_h"),
-        (r"mlp\.up_proj\.weight", "mlp_gate"),
+        (r"mlp\.(?:(?:shared_expert\.)?gate_proj|c_fc|dense_h_to_4h)\.weight", "mlp_h_to_4h"),
+        (r"mlp\.(?:(?:shared_expert\.)?down_proj|c_proj|dense_4h_to_h)\.weight", "mlp_4h_to_h"),
+        (r"mlp\.(?:shared_expert\.)?up_proj\.weight", "mlp_gate"),
     )
 )
 # Modules of cross attention, which no built-in graph has: (a section of the path, the last section) → name.

@@ -1,9 +1,10 @@
 """TensorRT-LLM's names of a family's parameters, and the keys of its config.json.
 
 Format: docs/source/architecture/checkpoint.md and model-weights-loader.md of NVIDIA/TensorRT-LLM, and convert.py and
-config.py of tensorrt_llm/models/{bloom,gpt,llama,qwen}. Linear weights are [out, in]; q, k and v are one matrix; `fc`
-is the gate and `gate` is up; layers are numbered from 0 in each pipeline stage; the embedding is complete on every
-rank, the head is divided and padded.
+config.py of tensorrt_llm/models/{bloom,gpt,llama,qwen}, and layers/moe.py. Linear weights are [out, in]; q, k and v
+are one matrix; `fc` is the gate and `gate` is up, but `fc` of experts has the rows of up before those of the gate;
+layers are numbered from 0 in each pipeline stage; the embedding is complete on every rank, the head is divided and
+padded.
 """
 
 from __future__ import annotations
@@ -29,6 +30,14 @@ GPT2 = {
     "attention.qkv": "attn.c_attn", "attention.dense": "attn.c_proj", "mlp.fc": "mlp.c_fc", "mlp.proj": "mlp.c_proj",
     "input_layernorm": "ln_1", "post_layernorm": "ln_2",
 }  # fmt: skip
+# With experts in place of the MLP: their matrices, and what is concatenated along which axis.
+MOE = {word: name for word, name in LLAMA.items() if not word.startswith("mlp.")} | {"mlp.router": "mlp.gate"}
+EXPERTS = {
+    "mlp.fc.weight": ("f", "mlp.experts.up_proj", "mlp.experts.gate_proj"),
+    "mlp.proj.weight": ("", "mlp.experts.down_proj"),
+}  # fmt: skip
+SHARED = "mlp.shared_expert."
+SHARED_EXPERT = {"shared_expert.fc.weight": ("out", f"{SHARED}up_proj.weight", f"{SHARED}gate_proj.weight")}
 # Outside of layers.
 ENDS = {"vocab_embedding": "model.embed_tokens", "ln_f": "model.norm"}
 BLOOM_ENDS = {"vocab_embedding": "word_embeddings", "ln_embed": "word_embeddings_layernorm", "ln_f": "ln_f"}
@@ -54,6 +63,7 @@ GPT2_KEYS = BLOOM_KEYS | {
 EXAONE_KEYS = {
     "num_hidden_layers": "num_layers", "hidden_act": "activation_function", "norm_epsilon": "layer_norm_epsilon"
 }  # fmt: skip
+EXPERT_KEYS: Mapping[str, str | None] = {"hidden_act": None, "moe_intermediate_size": "moe_intermediate_size"}
 QWEN_KEYS = {
     "norm_epsilon": "layer_norm_epsilon", "head_size": "kv_channels", "rotary_base": "rotary_emb_base"
 }  # fmt: skip
@@ -66,7 +76,10 @@ class Names:
     `attention` is the module whose q, k and v become one matrix; "" if they are one already. `architecture` is
     TensorRT-LLM's class for it; "" keeps the published name. `published` has the keys of the family's own config.json
     for TensorRT-LLM's keys, if they are not those of KEYS; None for a redundant key. `words` are keys that only
-    TensorRT-LLM's config.json has, with their values.
+    TensorRT-LLM's config.json has, with their values. `merged` has an axis, and the parameters that are concatenated
+    along it. `router` is a module that is stored in float32. `experts` has the published keys for those of `moe`, and
+    `normalise` the one for its normalization of the weights of the selected experts, which are always normalised if
+    there is no such key.
     """
 
     path: str = "model.layers"
@@ -77,6 +90,10 @@ class Names:
     position: str = "rope_gpt_neox"
     published: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
     words: Mapping[str, object] = field(default_factory=dict[str, object])
+    merged: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    router: str = ""
+    experts: Mapping[str, str] = field(default_factory=dict[str, str])
+    normalise: str = ""
 
     @property
     def keys(self) -> dict[str, str]:
@@ -87,6 +104,22 @@ class Names:
 def _llama(published: Mapping[str, str | None], **words: object) -> Names:
     """A family whose parameters have Llama's names."""
     return Names(layers=LLAMA, ends=ENDS, published=published, words=words)
+
+
+def _moe(
+    published: Mapping[str, str | None], count: str = "num_experts", *, normalise: str = "norm_topk_prob",
+    shared: bool = False, **words: object,
+) -> Names:  # fmt: skip
+    """Such a family with experts in every layer; `count` is the published key for their number.
+
+    `shared`: there is a shared expert with a gate, as in Qwen2-MoE.
+    """
+    own = {"shared_expert.proj": f"{SHARED}down_proj", "shared_expert_gate": "mlp.shared_expert_gate"} if shared else {}
+    return Names(
+        layers=MOE | own, ends=ENDS, merged=EXPERTS | (SHARED_EXPERT if shared else {}), router="mlp.router",
+        published={**EXPERT_KEYS, **published}, words={"hidden_act": "swiglu", **words},
+        experts={"num_experts": count, "top_k": "num_experts_per_tok"}, normalise=normalise,
+    )  # fmt: skip
 
 
 NAMES: Mapping[str, Names] = {
@@ -101,9 +134,14 @@ NAMES: Mapping[str, Names] = {
         words={"bias": True},
     ),
     "llama": _llama({"attn_bias": "attention_bias", "mlp_bias": "mlp_bias"}),
+    "mixtral": _moe({"moe_intermediate_size": None}, "num_local_experts", normalise=""),
     "qwen": _llama(QWEN_KEYS, qwen_type="qwen"),
     "qwen2": _llama({}, qwen_type="qwen2"),
+    "qwen2_moe": _moe(
+        {"moe_shared_expert_intermediate_size": "shared_expert_intermediate_size"}, shared=True, qwen_type="qwen2_moe"
+    ),
     "qwen3": _llama({"attn_bias": "attention_bias"}, qwen_type="qwen3", qk_layernorm=True),
+    "qwen3_moe": _moe({"attn_bias": "attention_bias"}, qwen_type="qwen3_moe", qk_layernorm=True),
 }  # fmt: skip
 
 
@@ -124,6 +162,9 @@ def layout(family: str) -> Adapter:
         table[f"{theirs}.attention.qkv.{{w:weight|bias}}"] = cat(*qkv, axis="out")
     for word, name in names.layers.items():
         table[f"{theirs}.{word}.{{w:weight|bias}}"] = S(f"{ours}.{name}.{{w}}")
+    for word, (axis, *parts) in names.merged.items():
+        sources = [S(f"{ours}.{part}") for part in parts]
+        table[f"{theirs}.{word}"] = cat(*sources, axis=axis) if axis else sources[0]
     for word, name in names.ends.items():
         table[f"transformer.{word}.{{w:weight|bias}}"] = S(f"{name}.{{w}}")
     return table

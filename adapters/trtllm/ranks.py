@@ -18,6 +18,9 @@ from bringup.graphs.core.signature import Signature
 from bringup.spec import TensorInfo
 
 LAYERS = Stages("transformer.layers")
+# How a division is stored: biases are added after the sum, the embedding is complete on every rank, and groups of
+# complete experts are the ranks with the same remainder (`moe_ep_rank` of tensorrt_llm/mapping.py).
+AS_STORED: dict[str, Any] = {"bias": "every", "vocab": "head", "expert_groups": "strided"}
 
 
 def rank_of(plan: Plan, family: str, parallel: Parallel, rank: int) -> Plan:
@@ -36,7 +39,10 @@ def rank_of(plan: Plan, family: str, parallel: Parallel, rank: int) -> Plan:
         return name.replace(f"{LAYERS.path}.{layer}.", f"{LAYERS.path}.{layer - first}.", 1)
 
     entries = {new(name): entry for name, entry in cut.entries.items()}
-    entries = {name: replace(entry, declared=replace(entry.declared, name=name)) for name, entry in entries.items()}
+    router = f".{names_of(family).router}.weight"
+    for name, entry in entries.items():
+        dtype = "float32" if name.endswith(router) else entry.declared.dtype
+        entries[name] = replace(entry, declared=replace(entry.declared, name=name, dtype=dtype))
     return replace(cut, entries=entries, signature=Signature({n: e.declared for n, e in entries.items()}))
 
 
@@ -64,7 +70,8 @@ def _divided(words: Mapping[str, Any], headers: Mapping[str, TensorInfo], layers
     stage if these are all there."""
     tp, pp = (words["mapping"].get(size, 1) for size in ("tp_size", "pp_size"))
     vocab = "both" if words.get("use_parallel_embedding") else "head"
-    parallel = Parallel(tp=tp, pp=pp, bias="every", vocab=vocab)
+    parallel = Parallel(tp=tp, ep=words["mapping"].get("moe_ep_size", 1), pp=pp, **AS_STORED)
+    parallel = replace(parallel, vocab=vocab)
     stored: dict[int, set[int]] = {stage: set() for stage in range(pp)}
     for name in headers:
         rank, _, rest = name.partition(".")

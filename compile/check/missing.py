@@ -17,7 +17,7 @@ from bringup.compile.check.numbering import numbering, past_end, surplus
 from bringup.compile.check.pairing import Group, Pair, absent, flat, pairs, renamed
 from bringup.compile.check.quantisation.matrices import NONE, Joined, Matrices
 from bringup.compile.check.spelling import respelt
-from bringup.compile.check.wrappers import foreign, lora, wrapped
+from bringup.compile.check.wrappers import foreign, lora, prefixed, wrapped
 from bringup.diagnostics import Diagnostic
 from bringup.grouping import digits, grouped, roots
 
@@ -46,7 +46,7 @@ def missing_and_unread(
     readers = _readers_of_absent(plan, known)
     reported = {name for p in plan.problems if p.code == "BU108" for name in unread_scales(plan, p.sources)}
     unread = [name for name in plan.unread if name not in reported and name not in known]
-    for look in (respelt, lora, wrapped, fused, foreign):
+    for look in (respelt, lora, wrapped, prefixed, fused, foreign):
         for cause in look(plan, readers, unread):
             yield cause.finding
             readers = {name: problems for name, problems in readers.items() if name not in cause.explains}

@@ -87,6 +87,26 @@ def wrapped(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cau
         return
 
 
+def prefixed(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cause]:
+    """Rules that state the prefix themselves, so that it is expected twice."""
+    names = {
+        name: name.removeprefix(plan.prefix) for name in readers if plan.prefix and name.startswith(plan.prefix * 2)
+    }
+    there = [own for own in names.values() if own in unread]
+    if not there:
+        return
+    listing = ", ".join(grouped(there))
+    finding = Diagnostic(
+        code="BU101",
+        message=f"a rule or function names `{listing}` with the prefix `{plan.prefix}`, which rules omit",
+        help=f"write `{', '.join(grouped([own.removeprefix(plan.prefix) for own in there]))}`, with {{L}} for a layer",
+        parameter=parameters_of(plan, readers, names),
+        sources=tuple(there),
+        **sites_of(plan, readers, names) | stored(plan, there),
+    )
+    yield Cause(finding, frozenset({*names, *there}))
+
+
 def foreign(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cause]:
     """Names by another convention: almost no expected name is present, and the others have several roots."""
     if not unread:

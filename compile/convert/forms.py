@@ -14,9 +14,10 @@ from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.quantization import without_quantization
 from bringup.adapters.trtllm.names import names_of
-from bringup.adapters.trtllm.ranks import rank_of
+from bringup.adapters.trtllm.ranks import AS_STORED, rank_of
 from bringup.adapters.trtllm.words import written
 from bringup.adapters.vllm import ranks as vllm
+from bringup.compile.convert.text_model import text_model
 from bringup.compile.job import Job
 from bringup.diagnostics import fail
 from bringup.graphs.core.axes import sizes_of
@@ -40,12 +41,10 @@ def form_of(job: Job, name: str, parallel: Parallel, layout: Adapter | None) -> 
     """The form of that name; `layout` is the target's, for `layout`. Raises BU140 if a model does not support it."""
     family, config = job.family.name, without_quantization(job.config)  # the arrays are floats
     if name == "trtllm":
-        names_of(family)
-        if parallel.ep > 1 or parallel.vocab_multiple > 1:
-            help = "leave out --ep and --vocab-multiple"
-            message = "the form `trtllm` of a dense model has no expert parallelism, and its own padding"
-            raise fail("BU140", message, help=help)
-        parallel = replace(parallel, bias="every", vocab="head")
+        job = text_model(job)
+        family = job.family.name
+        _check_trtllm(job, parallel)
+        parallel = replace(parallel, **AS_STORED)
         return Form(
             name=name, parallel=parallel, file="rank{rank}", single="rank0",
             config=written(job.family, job.graph, job.config, parallel),
@@ -64,6 +63,22 @@ def form_of(job: Job, name: str, parallel: Parallel, layout: Adapter | None) -> 
         name=name, parallel=parallel, file="rank{rank}", single="model", config=config,
         plan_of=lambda rank: rank_in_form(job, name, parallel, rank, layout),
     )  # fmt: skip
+
+
+def _check_trtllm(job: Job, parallel: Parallel) -> None:
+    """Raises BU140 for a model or a division that TensorRT-LLM does not have."""
+    experts = names_of(job.family.name).experts
+    if parallel.vocab_multiple > 1 or (parallel.ep > 1 and not experts):
+        help = "leave out --ep and --vocab-multiple"
+        message = "the form `trtllm` of a dense model has no expert parallelism, and its own padding"
+        raise fail("BU140", message, help=help)
+    if parallel.ep > parallel.tp or parallel.experts or parallel.redundant:
+        message = "the form `trtllm` has each expert once, divided among the ranks of tensor parallelism"
+        raise fail("BU140", message, help="use an --ep that divides --tp, and no --expert-map or --redundant-experts")
+    sparse = getattr(job.graph.config, "sparse", ())
+    if experts and not all(sparse):
+        message = f"the form `trtllm` has experts in every layer, and layer {sparse.index(False)} has none"
+        raise fail("BU140", message, help="`--to graph` and `--to layout` support every family")
 
 
 def rank_in_form(job: Job, name: str, parallel: Parallel, rank: int, layout: Adapter | None) -> Plan:

@@ -74,6 +74,7 @@ _RANK = re.compile(r"rank(\d+)\.safetensors")
 
 def _sizes(words: Any) -> dict[str, int]:
     found = cast("dict[str, Any]", words)
+    found = {"ep_size": found.get("moe_ep_size", 1)} | found  # TensorRT-LLM's key
     return {name: _integer(found.get(name, 1)) for name in SIZES}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import mmap
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -103,6 +104,36 @@ def test_a_dict_of_arrays() -> None:
         assert read.dtype.isnative
         assert read.astype(np.float32).tolist() == value.astype(np.float32).tolist()
         assert not np.shares_memory(read, value)
+
+
+class OnlyDlpack:
+    """As MAX's WeightData: its dtype is an enumeration of MAX, and it is no array."""
+
+    dtype = "DType.bfloat16"
+    shape = ("Dim(4)", "Dim(6)")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def __dlpack__(self, **words: Any) -> Any:
+        return self.tensor.__dlpack__(**words)
+
+    def __dlpack_device__(self) -> Any:
+        return self.tensor.__dlpack_device__()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
+def test_a_dict_of_objects_with_only_the_dlpack_protocol(dtype: torch.dtype) -> None:
+    tensor = torch.randn(6, 4).to(dtype).T
+    checkpoint = dict_checkpoint({"x": OnlyDlpack(tensor)}, {})
+    array = checkpoint.read(checkpoint.headers["x"])
+    assert (array.dtype.name, array.shape) == (str(dtype).removeprefix("torch."), (4, 6))
+    assert torch.equal(torch.from_numpy(array.astype(np.float32)), tensor.to(torch.float32))
+
+
+def test_an_object_whose_values_dlpack_cannot_pass_on() -> None:
+    with raises("BU241", "`x`"):
+        dict_checkpoint({"x": OnlyDlpack(torch.empty(4, 6, device="meta"))}, {})
 
 
 @pytest.mark.parametrize("value", [[1, 2], 3.0, np.array(["a"]), np.zeros(2, np.complex64), None], ids=repr)

@@ -141,6 +141,15 @@ def test_a_hook_that_nobody_reads(changed: Any, said: str, help: str) -> None:
     assert problem.rule.site.file == __file__
 
 
+def test_a_hook_whose_result_has_the_prefix() -> None:
+    adapter = Adapter("a", prefix="model.")
+    adapter["head.weight"] = S("layers.weight")
+    adapter = adapter.with_(before=[hook(lambda w: w, inputs={"w": "x"}, outputs={"model.layers.weight": "x"})])
+    plan, _ = planned(adapter, {"model.layers.weight": A}, declared(6, "float32", "head.weight"))
+    (problem,) = (problem for problem in plan.problems if problem.code == "BU153")
+    assert problem.help == "rules omit the prefix `model.`: write `layers.weight`"
+
+
 def test_a_hook_is_used_when_one_of_its_results_is() -> None:
     halves = hook(lambda w: (w, w), inputs={"w": "x"}, outputs={"p": "x", "bias": "x"})
     assert values_of(plain("p").with_(before=[halves]), {"w": A}) == A.tolist()

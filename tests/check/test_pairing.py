@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+from bringup.adapters.algebra.expr import S
 from bringup.adapters.planning.adapter import Adapter
 from bringup.diagnostics import Diagnostic
 from bringup.graphs.registry import by_name
@@ -134,6 +135,21 @@ def findings_with_drop(draft: Draft, pattern: str) -> list[Diagnostic]:
         adapter.drop(pattern, why="a trial")
 
     return changed_check(draft, change)
+
+
+def test_a_rule_that_names_the_prefix() -> None:
+    """Its tensors are stored, and the rule expects a second prefix: one finding for all layers."""
+
+    def change(adapter: Adapter) -> None:
+        name = "model.layers.{L}.input_layernorm.weight"
+        adapter.rules[:] = adapter.with_(rules={name: S(name)}).rules
+
+    (finding,) = changed_check(small(LLAMA), change)
+    assert finding.code == "BU101"
+    assert "`model.layers.{0..2}.input_layernorm.weight` with the prefix `model.`, which rules omit" in finding.message
+    assert "`layers.{0..2}.input_layernorm.weight`" in finding.help
+    assert finding.where
+    assert finding.where.file == __file__
 
 
 def changed_check(draft: Draft, change) -> list[Diagnostic]:

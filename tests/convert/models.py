@@ -75,6 +75,38 @@ def mixtral(
     return tensors | random(shapes, 1), config | words
 
 
+def qwen_moe(
+    shared: int, *, m: int = 16, heads: int = 4, kv: int = 2, ffn: int = 8, vocab: int = 33, experts: int = 4
+) -> tuple[Arrays, dict[str, Any]]:
+    """The experts of Qwen2-MoE and Qwen3-MoE; `shared` is the width of the shared expert, 0 for none."""
+    tensors, config = (qwen2 if shared else qwen3)(m=m, heads=heads, kv=kv, vocab=vocab)
+    tensors = {name: w for name, w in tensors.items() if ".mlp." not in name}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for layer in range(2):
+        p = f"model.layers.{layer}.mlp."
+        shapes[p + "gate.weight"] = (experts, m)
+        widths = {f"experts.{e}": ffn for e in range(experts)} | ({"shared_expert": shared} if shared else {})
+        for name, width in widths.items():
+            shapes |= {f"{p}{name}.{x}_proj.weight": (width, m) for x in ("gate", "up")}
+            shapes[f"{p}{name}.down_proj.weight"] = (m, width)
+        if shared:
+            shapes[p + "shared_expert_gate.weight"] = (1, m)
+    kind, name = ("qwen2_moe", "Qwen2MoeForCausalLM") if shared else ("qwen3_moe", "Qwen3MoeForCausalLM")
+    words = {
+        "architectures": [name], "model_type": kind, "num_experts": experts, "num_experts_per_tok": 2,
+        "moe_intermediate_size": ffn, "norm_topk_prob": not shared,
+    }  # fmt: skip
+    return tensors | random(shapes, 1), config | words | ({"shared_expert_intermediate_size": shared} if shared else {})
+
+
+def qwen2_moe() -> tuple[Arrays, dict[str, Any]]:
+    return qwen_moe(12)
+
+
+def qwen3_moe() -> tuple[Arrays, dict[str, Any]]:
+    return qwen_moe(0)
+
+
 def bloom(*, m: int = 16, heads: int = 4, vocab: int = 33, layers: int = 2) -> tuple[Arrays, dict[str, Any]]:
     shapes: dict[str, tuple[int, ...]] = {"word_embeddings.weight": (vocab, m)}
     norms = ["word_embeddings_layernorm", "ln_f"]

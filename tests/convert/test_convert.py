@@ -292,9 +292,9 @@ def test_refusals(bringup: Bringup, llama: Path, tmp_path: Path, words: list[str
 
 
 def test_a_form_that_a_family_lacks(bringup: Bringup, tmp_path: Path) -> None:
-    folder = save(tmp_path / "mixtral", *models.mixtral())
+    folder = save(tmp_path / "phi3", *models.phi3())
     result = bringup("convert", "--checkpoint", folder, "--to", "trtllm", "-o", tmp_path / "out")
-    assert "error[BU140]: the form `trtllm` is not defined for `mixtral`" in result.stderr
+    assert "error[BU140]: the form `trtllm` is not defined for `phi3`" in result.stderr
     folder = save(tmp_path / "bloom", *models.bloom())
     result = bringup("convert", "--checkpoint", folder, "--to", "sharded_state", "-o", tmp_path / "out")
     assert "error[BU140]: the form `sharded_state` is not defined for `bloom`" in result.stderr

@@ -121,6 +121,7 @@ CASES = {
     "gpt_neox": Case("gpt_neox", {"r": 4, "target_modules": "all-linear"}),
     "gpt2": Case("gpt2", {"r": 4, "target_modules": ["c_attn", "c_proj", "c_fc"], "fan_in_fan_out": True}),
     "mixtral": Case("mixtral", {"r": 4, "target_modules": ["o_proj", "w1", "w2", "w3", "gate"]}),
+    "qwen2_moe": Case("qwen2_moe", {"r": 4, "target_modules": ["q_proj", "shared_expert.up_proj"]}),
 }  # fmt: skip
 
 
@@ -187,19 +188,25 @@ def test_every_number(tmp_path):
     assert cross_attention("model.layers.0.self_attn.q_proj") is None
 
 
-def test_the_gate_of_a_shared_expert(tmp_path):
-    """Number 17, of Qwen2-MoE: one output."""
-    words = {"r": 4, "lora_alpha": 6.0, "target_modules": ["shared_expert_gate", "q_proj"]}
-    written = write(Case("qwen2_moe", words), tmp_path)
+def test_a_shared_expert(tmp_path):
+    """Of Qwen2-MoE, tensorrt_llm/models/qwen/model.py: its matrices are those of an MLP, its gate is number 17."""
+    modules = {
+        5: "shared_expert.gate_proj",
+        6: "shared_expert.down_proj",
+        7: "shared_expert.up_proj",
+        17: "shared_expert_gate",
+    }
+    written = write(Case("qwen2_moe", {"r": 4, "lora_alpha": 6.0, "target_modules": list(modules.values())}), tmp_path)
     weights, config, _ = request_tensors(open_job(checkpoint=str(written.base)), open_lora(written.lora), "float32")
-    assert config.tolist() == [[1, 0, 4], [17, 0, 4], [1, 1, 4], [17, 1, 4]]
+    assert config.tolist() == [[number, layer, 4] for layer in (0, 1) for number in modules]
     tensors = load_file(written.lora / "adapter_model.safetensors")
-    stem = "base_model.model.model.layers.1.mlp.shared_expert_gate.lora_"
-    a, b = tensors[f"{stem}A.weight"], tensors[f"{stem}B.weight"] * np.float32(1.5)
-    assert (a.shape, b.shape) == ((4, 32), (1, 4))
-    wanted = np.concatenate([a.ravel(), b.ravel()])
-    np.testing.assert_array_equal(weights[3][: wanted.size], wanted)
-    assert not weights[3][wanted.size :].any()
+    for row, (number, layer, _) in zip(weights, config.tolist(), strict=True):
+        stem = f"base_model.model.model.layers.{layer}.mlp.{modules[number]}.lora_"
+        a, b = tensors[f"{stem}A.weight"], tensors[f"{stem}B.weight"] * np.float32(1.5)
+        wanted = np.concatenate([a.ravel(), b.ravel()])
+        np.testing.assert_array_equal(row[: wanted.size], wanted)
+        assert not row[wanted.size :].any()
+    assert b.shape == (1, 4)  # of the gate, the last: one output
 
 
 @pytest.mark.parametrize("form", ["safetensors", "numpy"])

@@ -5,6 +5,7 @@ Logits without compiling and compiled; that no tensor and no key of config.json 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -13,10 +14,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.torch import load_file
 
+from bringup.adapters.checkpoints.memory import dict_checkpoint
+from bringup.compile.job import open_job
+from bringup.compile.pipeline import check
 from bringup.graphs.registry import FAMILIES
 from tests.models import family, parity
+from tests.models.rope_tables import WITHOUT_ROPE, rope_tables
 
 # Which cases are compiled in `make test`; `make test-full` compiles all for `torch`, those of ON_CPU for `cpu` too, and
 # the first of each family for `iree-cpu`.
@@ -160,6 +167,25 @@ def test_parity(case: Case, target: str, write, tmp_path: Path, record_property)
 def test_every_tensor_matters(case: Case, write) -> None:
     """Parity would not hold if a tensor were overlooked: a bias taken for 0, a gain for 1, a matrix for another."""
     parity.assert_every_tensor_matters(write(case).reference)
+
+
+@pytest.mark.filterwarnings("ignore:BU151")
+@pytest.mark.parametrize("name", [each.name for each in FAMILIES if each.name not in WITHOUT_ROPE])
+def test_rope_tables_are_dropped(name: str, write) -> None:
+    """Real files have the tables of one place."""
+    folder = write(next(case for case in FLOAT32 if case.family == name)).checkpoint
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    tensors = {key: tensor.numpy() for key, tensor in load_file(folder / "model.safetensors").items()}
+    tables = sorted(rope_tables(name, tensors))
+    assert len(tables) >= 6
+
+    def dropped(more: list[str]) -> int:
+        stored = tensors | dict.fromkeys(more, np.ones(4, np.float32))
+        report = check(open_job(name, checkpoint=dict_checkpoint(stored, config)))
+        assert report.ok, report.findings
+        return report.counts["dropped"]
+
+    assert dropped(tables) == dropped([]) + len(tables)
 
 
 @pytest.mark.parametrize("case", [case for case in FLOAT32 if case.family not in {*OWN_KEYS, *MORE}], ids=str)
