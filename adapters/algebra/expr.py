@@ -19,8 +19,6 @@ from bringup.adapters.algebra.scope import Scope
 from bringup.graphs.core.axes import Axes, AxesError, Axis, parse, shape_of, show, sized
 from bringup.spec import DTYPES, Shape
 
-NO_BLOCKS: Mapping[str, int] = {}
-
 
 class Expr:
     """Base of all nodes; the methods build new ones."""
@@ -103,6 +101,10 @@ class Source(Expr):
             computed = dequantised(block_bytes(scope.add(info), info), axes, info.dtype)
             return scope.whole(with_form(computed, info.dtype, scope), axes)
         return scope.whole(info, axes)
+
+    def has_shape(self, axes: Axes) -> bool:
+        """Whether axes that `stored` returned without a shape determine one."""
+        return bool(axes) and 0 not in shape_of(axes)
 
     def stored(self, scope: Scope, shape: Shape | None) -> Axes:
         """The axes with sizes from the declaration, or else from `shape`."""
@@ -239,11 +241,9 @@ class Stack(Unary):
         return [number.join(parts) for number in map(str, range(self.n)) for parts in first]
 
     def region(self, scope: Scope) -> Region:
-        regions: list[Region] = []
         one = Axis(self.axis, 1)
-        for index in range(self.n):
-            region = self.of.region(scope.bound(self.over, str(index)))
-            regions.append(Region((one, *region.axes), region.dtype, region.nests, region.word))
+        parts = (self.of.region(scope.bound(self.over, str(index))) for index in range(self.n))
+        regions = [Region((one, *part.axes), part.dtype, part.nests, part.word) for part in parts]
         stacked = concat(regions, 0, self.axis)
         return replace(stacked, axes=(Axis(self.axis, self.n), *stacked.axes[1:]))
 
@@ -256,8 +256,8 @@ class Packed(Unary):
     blocks: Mapping[str, Mapping[str, int]]
 
     def region(self, scope: Scope) -> Region:
-        blocks = next((self.blocks[value] for value in scope.bindings.values() if value in self.blocks), NO_BLOCKS)
-        return self.of.region(replace(scope, blocks=blocks))
+        part = next((value for value in scope.bindings.values() if value in self.blocks), "")
+        return self.of.region(replace(scope, blocks=self.blocks.get(part, {})))
 
 
 def _position(region: Region, axis: str | int) -> int:

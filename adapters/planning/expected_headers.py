@@ -37,7 +37,7 @@ def published(signature: Signature, adapter: Adapter) -> dict[str, TensorInfo]:
                 raise unbound(rule, error) from None
             for source, name in leaves:
                 axes = source.stored(scope, None)
-                if not axes or 0 in shape_of(axes):
+                if not source.has_shape(axes):
                     raise fail(
                         "BU118",
                         f"the rule does not determine the shape of `{name}`: axes `{show(axes)}`",

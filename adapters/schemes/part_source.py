@@ -70,8 +70,12 @@ class PartSource(Source):
             scope.misfits.append((info, axes))
         return replace(region, axes=axes) if same else region
 
+    def has_shape(self, axes: Axes) -> bool:
+        """As of other sources; but without axes it is a scalar."""
+        return 0 not in shape_of(axes)
+
     def stored(self, scope: Scope, shape: Shape | None) -> Axes:
-        """The axes by the matrix's declaration, else by `shape`; () if neither determines them."""
+        """The axes by the matrix's declaration, else by `shape`; sizes that neither determines are 0."""
         axes = self._laid_out(scope, shape)
         if shape is None or without_ones(shape) != without_ones(shape_of(axes)):
             return axes

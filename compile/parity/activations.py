@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from bringup.adapters.checkpoints.bounded_json import strict_value
 from bringup.arguments import path as text_of
 from bringup.compile.job import Job
 from bringup.compile.parity.reference import INPUT
@@ -131,7 +132,7 @@ def _tokens(path: Path, array: Any, text: str | None) -> list[int]:
     given: Any = array
     if given is None and text is not None:
         try:
-            given = np.array(json.loads(text))
+            given = np.array(strict_value(text.encode()))
         except ValueError:
             given = np.array(text)
     if given is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from typing import Literal, NamedTuple
 
 from bringup.compile.runtime.scores import Score
@@ -73,7 +73,8 @@ class Placed:
     def _places(self, text: str) -> list[int]:
         found = [_place(before, continues, text) for before, continues in self._waiting]
         self._waiting.clear()
-        return found
+        # A special token without text may be between the bytes of a character: it is placed before that character.
+        return [*accumulate(reversed(found), min)][::-1]
 
 
 def _place(before: str, continues: bool, text: str) -> int:

@@ -140,6 +140,10 @@ def changed(**more: Any) -> Callable[[Path, dict[str, np.ndarray]], None]:
     return write
 
 
+def deep_tokens(file: Path, arrays: dict[str, np.ndarray]) -> None:
+    save_file(arrays, file, {"tokens": "[" * 100_000})
+
+
 def renamed(file: Path, arrays: dict[str, np.ndarray]) -> None:
     save_file({"model.layer.0.mlp": arrays[FIRST], "tokens": np.array(TOKENS)}, file)
 
@@ -168,6 +172,7 @@ BAD: dict[str, tuple[str, Callable[[Path, dict[str, np.ndarray]], None], str, st
     "no-tokens": ("a.safetensors", no_tokens, "BU706", "state the tokens"),
     "float-tokens": ("a.safetensors", changed(tokens=np.ones(30, np.float32)), "BU706", "one row of token ids"),
     "two-rows": ("a.safetensors", changed(tokens=np.ones((2, 15), np.int64)), "BU706", "one row of token ids"),
+    "deep-tokens": ("a.safetensors", deep_tokens, "BU706", "one row of token ids"),
     "strange-token": ("a.safetensors", changed(tokens=np.full(30, 99)), "BU015", "token 99"),
     "too-few-tokens": ("a.safetensors", changed(tokens=np.arange(29)), "BU707", "for 29 tokens"),
     "shape": ("a.safetensors", changed(**{FIRST: np.ones((30, 9), np.float32)}), "BU707", "shape [30, 9]"),

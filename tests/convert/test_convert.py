@@ -97,10 +97,11 @@ def test_experts_by_a_map(bringup: Bringup, tmp_path: Path) -> None:
     for rank in range(2):
         wanted = by_hand.mixtral(tensors, rank, tp=1, ep=2, heads=2, physical=[3, 0, 1, 2, 3, 1])
         equal(load_file(tmp_path / "out" / f"rank{rank}.safetensors"), wanted)
-    table.write_text('{"a": 1}', "utf-8")
-    refused = bringup("convert", "--checkpoint", folder, "--ep", 2, "--expert-map", table, "-o", tmp_path / "no")
-    assert refused.exit_code == 1
-    assert "error[BU138]" in refused.stderr
+    for text in ('{"a": 1}', "[" * 100_000, "[0, 1, 2, 3", '{"physical_to_logical_map": [0], "a": 0, "a": 0}'):
+        table.write_text(text, "utf-8")
+        refused = bringup("convert", "--checkpoint", folder, "--ep", 2, "--expert-map", table, "-o", tmp_path / "no")
+        assert refused.exit_code == 1
+        assert "error[BU138]" in refused.stderr
     table.unlink()
     refused = bringup("convert", "--checkpoint", folder, "--ep", 2, "--expert-map", table, "-o", tmp_path / "no")
     assert refused.exit_code == 2

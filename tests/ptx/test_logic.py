@@ -26,11 +26,11 @@ def signed(value: int) -> int:
     return value - (1 << 32) if value >> 31 else value
 
 
-def _field(value: int, position: int, length: int, sign: bool) -> int:
+def _field(value: int, position: int, length: int, sign: bool, width: int = 32) -> int:
     """bfe, bit by bit (PTX ISA)."""
-    position, length = position & 255, length & 255
-    top = (value >> min(position + length - 1, 31)) & 1 if sign and length else 0
-    bits = [(value >> (position + k)) & 1 if k < length and position + k <= 31 else top for k in range(32)]
+    position, length, last = position & 255, length & 255, width - 1
+    top = (value >> min(position + length - 1, last)) & 1 if sign and length else 0
+    bits = [(value >> (position + k)) & 1 if k < length and position + k <= last else top for k in range(width)]
     return sum(bit << k for k, bit in enumerate(bits))
 
 
@@ -70,6 +70,16 @@ def test_bit_fields():
         return (b & ~mask) | ((a << (p & 255)) & mask)
 
     check("bfi.b32 %d, %x0, %x1, %x2, 5;", insert, A, B, c)
+
+
+@pytest.mark.parametrize("place", [(16, 16), (16, 48), (0, 64), (0, 1), (63, 1), (40, 40), (70, 4), (5, 0), (300, 8)])
+@pytest.mark.parametrize("width", [32, 64])
+def test_bit_fields_at_fixed_places(width: int, place: tuple[int, int]) -> None:
+    values = np.array([0, 1, 0x1234_5678_9ABC_DEF0, 0xFEDC_BA98_7654_3210, 1 << 63, (1 << 64) - 1], "u8")
+    values = values if width == 64 else np.concatenate([values >> np.uint64(32), values]).astype("u4")
+    for kind in "us":
+        got = apply(f"bfe.{kind}{width} %d, %x0, {place[0]}, {place[1]};", values.dtype.str[1:], values)
+        assert got.tolist() == [_field(value, *place, kind == "s", width) for value in values.tolist()], kind
 
 
 def test_bytes_and_counts():

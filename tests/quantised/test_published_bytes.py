@@ -54,3 +54,14 @@ def test_the_file_is_the_published_one(name: str, family: str, folder: Path, tmp
     assert export(packed, back, with_dropped=job.checkpoint).left_out == {}
     for file in (FILE, "config.json"):
         assert (back / file).read_bytes() == (quantised / file).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["modelopt-nvfp4", "modelopt-nvfp4-config"])
+def test_a_scalar_has_a_shape_without_the_checkpoint(name: str, folder: Path) -> None:
+    """The second scale of NVFP4: dummy weights have it, and so has the job of a bundle whose checkpoint is gone."""
+    quantised, _ = write("llama of words", FORMATS[name], folder)
+    theirs = open_job(checkpoint=str(quantised))
+    ours = open_job("llama", "dummy", config=dict(theirs.config)).checkpoint.headers
+    assert ours["layers.0.mlp.up_proj.weight_scale_2"].shape == ()
+    stored = {each.removeprefix("model."): info for each, info in theirs.checkpoint.headers.items()}
+    assert {each: info.shape for each, info in ours.items()} == {each: stored[each].shape for each in ours}

@@ -81,6 +81,37 @@ def test_tokens_of_several_bytes():
         assert list(echo.offsets) == places_by_bytes(chosen), chosen
 
 
+SPECIAL = 256
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text", "places"),
+    [
+        ([*b"a\xf0", SPECIAL, *b"\x9f\x8e\x89b"], "a\U0001f389b", [0, 1, 1, 1, 1, 1, 2]),
+        ([0xE6, SPECIAL, SPECIAL, 0x97], "\ufffd", [0, 0, 0, 0]),
+        ([0xE6, SPECIAL, *b"b"], "\ufffdb", [0, 1, 1]),
+        ([SPECIAL, *b"ab", SPECIAL], "ab", [0, 0, 1, 2]),
+    ],
+)
+def test_a_special_token_between_the_bytes_of_a_character(tokens: list[int], text: str, places: list[int]):
+    """Every token is listed once, in order, and places never decrease."""
+    backend = tokenizers.Tokenizer(BPE({letter: byte for letter, byte in _byte_letters().items()}, []))
+    backend.decoder = decoders.ByteLevel()
+    assert backend.add_special_tokens(["<special>"]) == 1
+    assert backend.token_to_id("<special>") == SPECIAL
+    decoder = Tokenizer(backend, frozenset())
+    assert echo_of("", tokens, decoder.stream(skip_special=True)).offsets == places
+    answer = Answer(decoder.stream(skip_special=True), ["never"])
+    pieces = [
+        answer.push(Update(token, "length" if at == len(tokens) - 1 else None, score=Score(token, 0.0, ())))
+        for at, token in enumerate(tokens)
+    ]
+    assert "".join(piece.text for piece in pieces) == text
+    assert [(each.token, each.offset) for piece in pieces for each in piece.tokens] == [
+        *zip(tokens, places, strict=True)
+    ]
+
+
 def test_a_stop_string_after_an_incomplete_character():
     """The token of the incomplete character is in the answer, that of the stop string is not."""
     answer = Answer(stream(), ["b"])

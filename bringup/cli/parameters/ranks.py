@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from functools import partial
 from pathlib import Path
@@ -87,11 +86,13 @@ def parallel_of(options: Ranks) -> Parallel:
 
 def _expert_map(file: Path) -> tuple[tuple[int, ...], ...]:
     """A list, a list of lists, or an object with one under `physical_to_logical_map`, SGLang's name for it."""
+    from bringup.adapters.checkpoints.bounded_json import strict_value
+
     help = 'write [0, 1, 2, 3, 0, 2], a list of such lists, or {"physical_to_logical_map": …}'
     if not file.is_file():
         raise fail("BU034", f"no such file: `{file}`", help=help, file=str(file))
     try:
-        found: Any = json.loads(file.read_text("utf-8"))
+        found: Any = strict_value(file.read_bytes())
     except (OSError, ValueError) as error:
         raise fail("BU138", f"`{file}` is not an expert map: {reason(error)}", help=help, file=str(file)) from error
     if isinstance(found, dict):

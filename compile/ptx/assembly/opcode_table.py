@@ -128,7 +128,7 @@ shl (BITS) : d s s
 shr (INT b16 b32 b64) : d s s
 shf (l r) (wrap clamp) (b32) : d s s s
 bfe (u32 s32) : d s s s
-bfe (u64) : d s i i
+bfe (u64 s64) : d s i i
 bfi (b32) : d s s s s
 prmt (b32) : d s s s
 lop3 (b32) : d s s s i

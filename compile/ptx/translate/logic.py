@@ -75,13 +75,16 @@ def _extract(writer: BlockWriter, instruction: Instruction) -> None:
     bits = writer.read(value, form)
     if isinstance(position, Immediate) and isinstance(length, Immediate):
         start, count, width = position.integer & 255, length.integer & 255, WIDTH[form]
-        if form != "i32":
+        if form not in ("i32", "i64"):
             field = f"({bits} >> {writer.constant(form, min(start, width))})"
             mask = writer.constant(form, (1 << min(count, width)) - 1)
             return writer.write(target, form, f"{field} & {mask}")
-        if count > 0 and start + count <= width:
-            left, right = writer.constant(form, width - start - count), writer.constant(form, width - count)
-            return writer.write(target, form, f"({bits} << {left}) >> {right}")
+        if not count:
+            return writer.write(target, form, writer.constant(form, 0))
+        start = min(start, width - 1)  # beyond the last bit the field is filled with that bit
+        end = min(start + count, width)
+        left, right = writer.constant(form, width - end), writer.constant(form, width - end + start)
+        return writer.write(target, form, f"({bits} << {left}) >> {right}")
     function = "extract_signed" if form == "i32" else "extract_unsigned"
     return writer.write(target, form, f"{function}({bits}, {writer.read(position, form)}, {writer.read(length, form)})")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bringup.adapters.apply.rank_plan import Stages
 from bringup.adapters.lora.trtllm import QKV, Row, number_of, unpack
+from bringup.adapters.planning.quantization import without_quantization
 from bringup.compile.bundle.bundle_job import job_of_bundle
 from bringup.compile.lora.opening import load_lora
 from bringup.compile.lora.restore import sizes_of_modules
@@ -63,4 +64,7 @@ def _parts(row: Row, names: Mapping[tuple[int, int], str], outputs: Mapping[tupl
 
 
 def _job(manifest: Mapping[str, Any]) -> Job:
-    return job_of_bundle(dict(manifest), "dummy")
+    """The job of the bundle's model with float weights: LoRAs have the names and shapes of these, and the headers of a
+    quantised checkpoint cannot be derived for every format."""
+    config = without_quantization(manifest["config"] or {})
+    return job_of_bundle({**manifest, "config": config}, "dummy")

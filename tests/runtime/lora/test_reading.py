@@ -15,6 +15,7 @@ from bringup.compile.lora.convert import request_tensors
 from bringup.compile.runtime.batch import load_batch
 from bringup.compile.runtime.lora.reading import read_lora, read_request
 from bringup.diagnostics import BringupError
+from tests.quantised import formats, int4_formats
 from tests.runtime.lora.bases import LORAS
 
 
@@ -50,6 +51,21 @@ def test_factors_are_those_of_the_files_times_the_scale(llama):
         np.testing.assert_array_equal(a, tensors[f"{module}.lora_A.weight"])
         np.testing.assert_array_equal(b, 2 * tensors[f"{module}.lora_B.weight"].T)
     assert len(read.factors) == 4
+
+
+@pytest.mark.parametrize("name", ["nf4", "nf4 nested", "fp4 of 128", "modelopt-nvfp4-config", "awq"])
+def test_a_quantised_model_has_the_loras_of_the_float_model(name, llama, tmp_path):
+    """A bundle has no checkpoint to read: the number of bytes of bitsandbytes' JSON is not known, for example."""
+    job = open_job(None, llama.folder)
+    words = {**formats.FORMATS, **int4_formats.FORMATS}[name].words
+    assert words
+    quantised = manifest_of(job) | {"config": {**job.config, "quantization_config": words}}
+    for lora in llama.loras.values():
+        wanted, found = (read_lora(manifest, lora).factors for manifest in (manifest_of(job), quantised))
+        assert found.keys() == wanted.keys()
+        for parameter, factors in found.items():
+            for ours, theirs in zip(factors, wanted[parameter], strict=True):
+                np.testing.assert_array_equal(ours, theirs)
 
 
 def test_tensors_of_another_model_are_refused(llama, gpt2):
