@@ -97,11 +97,14 @@ def command(
     **named: Unpack[Named],
 ) -> None:  # fmt: skip
     """Compile MODEL and its weights to a bundle that `bringup run` executes."""
+    from bringup.compile.targets.selection import select
+
     out = out or _default(emit, named)
     if out and not dry_run:
         from bringup.compile.emit import check_outputs
 
         check_outputs(out, is_bundle=emit == "bundle")
+    select(target, target_option)  # errors of options come before a checkpoint is fetched
     job = with_loras(
         open_named(named), max_lora_rank=max_lora_rank, lora_target_modules=lora_target_modules, max_loras=max_loras,
         lora_dir=lora_dir, max_batch_size=max_batch_size,

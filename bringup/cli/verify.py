@@ -86,6 +86,7 @@ def command(
     With --tp, --ep or --pp, compares all ranks with the undivided graph instead: torch runs both here, in float32.
     """
     from bringup.compile.bundle.folder import MANIFEST, bundle_of
+    from bringup.compile.targets.selection import select
     from bringup.compile.verify.command import verify
 
     if tokens is not None and prompt_length is not None:
@@ -113,8 +114,9 @@ def command(
         if report:
             job, target, target_option, context = _of_bundle(bundle, checkpoint)
     else:
-        job = model = open_named(named)
         checkpoint, context, target = None, max_seq_len, target or ("cpu" if bisect else "torch")
+        select(target, target_option)  # errors of options come before a checkpoint is fetched
+        job = model = open_named(named)
         if job.notice:
             print(f"note: {job.notice}", file=sys.stderr)
     with reporting(report, job, target or "", context, target_option) as outcome:

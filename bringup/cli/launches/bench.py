@@ -114,6 +114,7 @@ def _bundle(
     """
     from bringup.compile.bundle.folder import bundle_of
     from bringup.compile.pipeline import build
+    from bringup.compile.targets.selection import select
 
     found = bundle_of(named["model"]) if named["model"] else None
     if found is not None:
@@ -122,6 +123,7 @@ def _bundle(
             raise click.UsageError(f"`{found}` is a bundle: it has its own config, target, options, dtype and weights")
         yield found
         return
+    select(target or "cpu", options)  # errors of options come before a checkpoint is fetched
     job = open_named(named)
     most = job.graph.config.max_positions
     long = [shape for shape in shapes if shape.length > most]
