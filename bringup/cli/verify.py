@@ -18,6 +18,7 @@ from bringup.cli.parameters.options import (
     open_named,
     revised,
 )
+from bringup.cli.parameters.outputs import text_or_json
 from bringup.cli.parameters.ranks import Ranks, any_ranks, parallel_of, rank_options
 from bringup.cli.parameters.sections import SectionedCommand
 from bringup.cli.parameters.targets import DEVICE, TARGET, target_options
@@ -71,17 +72,18 @@ def _check_place(place: Path, option: str) -> None:
     "-o", "--save", type=NewPath(_check_place), metavar="PATH",
     help="Save activations: to a folder, or to FILE.safetensors the reference's only.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
+@text_or_json
 @report_option
 def command(
     against: str, target: str | None, target_option: Mapping[str, str], max_seq_len: int | None,
     tokens: list[int] | None, prompt_length: int | None, bisect: bool, save: Path | None, executor: str | None,
-    as_json: bool, report: Path | None, **named: Unpack[Words],
+    form: str, report: Path | None, **named: Unpack[Words],
 ) -> int:  # fmt: skip
     """Compare MODEL, or a BUNDLE, with a reference: logits, then module by module; report the first difference.
 
     MODEL is a name or a Python file; it may be omitted if the checkpoint names its architecture. The reference is
-    transformers on the same checkpoint and config, or saved activations.
+    transformers on the same checkpoint and config, or saved activations. Exits with 1 if the difference exceeds the
+    bound.
 
     With --tp, --ep or --pp, compares all ranks with the undivided graph instead: torch runs both here, in float32.
     """
@@ -107,7 +109,7 @@ def command(
             "--cache-dtype": named.get("cache_dtype"), "--activations": named.get("activations"),
         }  # fmt: skip
         _refuse(given, "ranks are compared in float32 with the undivided graph, and nothing is compiled")
-        return _show(_ranks(named, bundle, prompt_length if tokens is None else tokens), named, as_json=as_json)
+        return _show(_ranks(named, bundle, prompt_length if tokens is None else tokens), named, as_json=form == "json")
     if bundle:
         job, model, context = None, bundle, None
         checkpoint = revised(None, named["checkpoint"], named["revision"])
@@ -135,7 +137,7 @@ def command(
             progress=outcome.progress,
         )
         outcome.result = "agrees" if parity.ok else "departs"
-    return _show(parity, named, as_json=as_json)
+    return _show(parity, named, as_json=form == "json")
 
 
 def _show(parity: Parity, named: Named, *, as_json: bool) -> int:

@@ -195,7 +195,7 @@ def steady(bundle: Path) -> Generator[Callable[[], bool]]:
 
 
 def read_manifest(bundle: Path) -> dict[str, Any]:
-    """The manifest of a bundle. Raises BU034 without the folder, BU603 without a manifest that this version can read."""
+    """The manifest of a bundle. Raises BU034 if the folder does not exist, BU603 if this version cannot read it."""
     if not os.path.lexists(bundle):
         raise _absent(bundle)
     try:

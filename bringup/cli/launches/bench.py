@@ -14,6 +14,7 @@ import click
 
 from bringup.arguments import FLOAT_DTYPES
 from bringup.cli.parameters.options import Named, job_options, open_named, quantize_option, revised, weights_option
+from bringup.cli.parameters.outputs import text_or_json
 from bringup.cli.parameters.sections import SectionedCommand
 from bringup.cli.parameters.targets import DEVICE, TARGET, target_options
 from bringup.cli.parameters.words import OneOf
@@ -65,11 +66,11 @@ def _default(values: Sequence[int]) -> str:
 @weights_option
 @quantize_option
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S", help="Seed of the prompts.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
+@text_or_json
 def command(
     taken: list[int] | None, new: int | None, batches: list[int] | None, rounds: int, warmup: int,
     against: tuple[str, ...], gguf: str | None, executor: str | None, threads: int | None, target: str | None,
-    target_option: Mapping[str, str], weights: str | None, seed: int, as_json: bool, **named: Unpack[Named],
+    target_option: Mapping[str, str], weights: str | None, seed: int, form: str, **named: Unpack[Named],
 ) -> None:  # fmt: skip
     """Measure BUNDLE, or MODEL, which is then compiled: time to the first token, latency of the others, memory.
 
@@ -100,7 +101,7 @@ def command(
             seed=seed,
             progress=lines,
         ).as_json()
-    print((json_text if as_json else bench_text)(report), end="")
+    print((json_text if form == "json" else bench_text)(report), end="")
 
 
 @contextmanager
