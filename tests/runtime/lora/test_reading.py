@@ -14,6 +14,7 @@ from bringup.compile.job import Job, open_job
 from bringup.compile.lora.convert import request_tensors
 from bringup.compile.runtime.batch import load_batch
 from bringup.compile.runtime.lora.reading import read_lora, read_request
+from bringup.compile.runtime.request import Request
 from bringup.diagnostics import BringupError
 from tests.runtime.lora.bases import LORAS
 
@@ -50,6 +51,23 @@ def test_factors_are_those_of_the_files_times_the_scale(llama):
         np.testing.assert_array_equal(a, tensors[f"{module}.lora_A.weight"])
         np.testing.assert_array_equal(b, 2 * tensors[f"{module}.lora_B.weight"].T)
     assert len(read.factors) == 4
+
+
+def test_a_batch_reads_the_tensors_of_a_request(llama, bundle):
+    """As docs/lora.md shows it: LoraWeights and LoraConfig, in the order of its two arguments."""
+    files = llama.loras["stable"]
+    weights, config, _ = request_tensors(open_job(None, llama.folder), open_lora(files), "float32")
+    answers = []
+    with load_batch(bundle) as batch:
+        for lora in (batch.read_lora_request(weights, config), batch.read_lora(files), None):
+            number = len(answers)
+            batch.add(Request([3, 5, 7], max_new_tokens=6, lora=None if lora is None else number, lora_weights=lora))
+            tokens = []
+            while batch:
+                tokens += [event.token for event in batch.step()]
+            answers.append(tokens)
+    of_tensors, of_files, without = answers
+    assert of_tensors == of_files != without
 
 
 def test_tensors_of_another_model_are_refused(llama, gpt2):
