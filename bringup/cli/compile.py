@@ -49,7 +49,10 @@ FOLDER = click.Path(path_type=Path)
 @weights_option
 @quantize_option
 @activations_option
-@click.option("--max-seq-len", type=click.IntRange(1), metavar="N", help="Longest context, in tokens.")
+@click.option(
+    "--max-seq-len", type=click.IntRange(1), metavar="N",
+    help="Longest context, in tokens; default: the model's, but at most 2048.",
+)  # fmt: skip
 @click.option(
     "--max-batch-size", type=click.IntRange(1), default=1, show_default=True, metavar="B", help="Sequences at a time."
 )
@@ -83,6 +86,7 @@ FOLDER = click.Path(path_type=Path)
     "--emit",
     type=PHASE,
     default="bundle",
+    metavar="PHASE",
     help="Write an intermediate form and stop: graph and plan (to stdout without --out), program, or a phase of the "
     "target.",
 )

@@ -56,7 +56,9 @@ def _check_place(place: Path, option: str) -> None:
     metavar="REF",
     help="transformers, or a file of saved activations (.safetensors, .npz).",
 )
-@click.option("--target", type=TARGET, metavar="T", help="Target to compile a MODEL for: torch, or cpu with --bisect.")
+@click.option(
+    "--target", type=TARGET, metavar="T", help="Target to compile a MODEL for; default: torch, or cpu with --bisect."
+)
 @target_options
 @click.option(
     "--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True, help="Dtype that a MODEL computes in."
@@ -64,7 +66,7 @@ def _check_place(place: Path, option: str) -> None:
 @cache_dtype_option
 @activations_option
 @click.option("--executor", type=DEVICE, metavar="NAME", help="A device of the target (`bringup targets`).")
-@click.option("--max-seq-len", type=click.IntRange(1), metavar="N", help="Context length that a MODEL is compiled for.")
+@click.option("--max-seq-len", type=click.IntRange(1), metavar="N", help="Longest context of a MODEL, in tokens.")
 @click.option("--tokens", type=TOKENS, metavar="IDS", help="Token ids of the prompt: 1,2,3. Decode steps follow it.")
 @click.option("--prompt-length", type=click.IntRange(1), metavar="N", help="A prompt of N seeded random tokens.")
 @click.option("--bisect", is_flag=True, help="Find the operation that differs from torch.")

@@ -50,9 +50,13 @@ def _default(values: Sequence[int]) -> str:
 
 @click.command("bench", cls=SectionedCommand)
 @job_options
-@click.option("--input", "taken", type=COUNTS, metavar="N,N", help=f"Tokens of prompts [{_default(INPUTS)}].")
-@click.option("--output", "new", type=click.IntRange(1), metavar="N", help=f"New tokens of each sequence [{OUTPUT}].")
-@click.option("--batch", "batches", type=COUNTS, metavar="B,B", help=f"Sequences at a time [{_default(BATCHES)}].")
+@click.option("--input", "taken", type=COUNTS, metavar="N,N", help=f"Tokens of prompts; default: {_default(INPUTS)}.")
+@click.option(
+    "--output", "new", type=click.IntRange(1), metavar="N", help=f"New tokens of each sequence; default: {OUTPUT}."
+)
+@click.option(
+    "--batch", "batches", type=COUNTS, metavar="B,B", help=f"Sequences at a time; default: {_default(BATCHES)}."
+)
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Measured rounds.")
 @click.option("--warmup", type=click.IntRange(0), default=1, show_default=True, metavar="N", help="Warm-up rounds.")
 @click.option("--against", type=OneOf(PEERS), multiple=True, metavar="ENGINE",
@@ -60,9 +64,11 @@ def _default(values: Sequence[int]) -> str:
 @click.option("--gguf", type=click.Path(), metavar="FILE", help="The GGUF file of the same model, for llama.cpp.")
 @click.option("--executor", type=DEVICE, metavar="NAME", help="A device of the bundle's target (`bringup targets`).")
 @click.option("--threads", type=click.IntRange(1), metavar="N", help="Processors for each engine; default: all.")
-@click.option("--target", type=TARGET, metavar="T", help="Target to compile a MODEL for.  [default: cpu]")
+@click.option("--target", type=TARGET, metavar="T", help="Target to compile a MODEL for; default: cpu.")
 @target_options
-@click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", help="Dtype that a MODEL computes in.")
+@click.option(
+    "--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True, help="Dtype that a MODEL computes in."
+)
 @weights_option
 @quantize_option
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S", help="Seed of the prompts.")
@@ -72,7 +78,7 @@ def command(
     against: tuple[str, ...], gguf: str | None, executor: str | None, threads: int | None, target: str | None,
     target_option: Mapping[str, str], weights: str | None, seed: int, form: str, **named: Unpack[Named],
 ) -> None:  # fmt: skip
-    """Measure BUNDLE, or MODEL, which is then compiled: time to the first token, latency of the others, memory.
+    """Measure MODEL, which is compiled first, or a BUNDLE: time to the first token, latency of the others, memory.
 
     Prompts are random tokens, the same for every engine; each engine runs in a separate process. Shapes that do not
     fit the bundle are skipped, unless an option requests them.
