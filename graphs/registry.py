@@ -250,7 +250,7 @@ def _only(served: Sequence[Family], architectures: Sequence[str]) -> Family:
 def by_name(model: str) -> tuple[Family, dict[str, Any] | None, str | None]:
     """A model's name or Python file → its family, its published config and its Hub repository (None without).
 
-    Raises BU002 for an unknown name, BU004 for a file that defines no `family`.
+    Raises BU002 for an unknown name, BU034 for a path without a file, BU004 for a file that defines no `family`.
     """
     if model.endswith(".py"):
         return _from_file(Path(model)), None, None
@@ -274,9 +274,13 @@ def _family_of(name: str) -> Family:
     found = found or next((family for family in families(failed) if family.name == name), None)
     if found:
         return model_folders.in_use(found)
-    hint = did_you_mean(name, [*PRESETS, *(family.name for family in families())]) or "see `bringup models`"
+    hint = did_you_mean(name, [*PRESETS, *(family.name for family in families())]) or "`bringup models` lists the names"
     if Path(name).exists():
         hint = f"`{name}` is a path: if it is a checkpoint, write --checkpoint {name}"
+    elif name.startswith((".", "/")) or name.endswith(".bundle"):
+        raise fail("BU034", f"no such file or folder: `{name}`", help="`bringup compile` writes a bundle")
+    elif name.count("/") == 1:
+        hint = f"if it is a repository of the Hugging Face hub, write --checkpoint hf://{name}"
     raise plugins.not_found(failed, code="BU002", message=f"unknown model `{name}`", help=hint)
 
 

@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 from bringup.system.gc_pause import gc_paused
 
 ROOT = Path(__file__).parent
+# No test depends on the time that a busy machine needs for an example.
+settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any load")
 # What takes longest, longest first: of several workers none is to wait at the end for one that has just begun. Files
 # that open the same bundles are apart: what the first one compiles, the second finds in the cache.
 LONGEST = (

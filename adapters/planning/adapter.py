@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bringup.adapters.algebra.expr import Expr, Source
 from bringup.adapters.algebra.hooks import Hook
-from bringup.adapters.algebra.pattern import closed, compile_pattern, fill, match, spelled
-from bringup.adapters.algebra.region import Region
-from bringup.adapters.algebra.scope import Scope
-from bringup.adapters.algebra.tensor_names import Names
-from bringup.adapters.algebra.words import (
+from bringup.adapters.algebra.name_translation import (
     NO_WORDS,
     Changeable,
     Reading,
@@ -24,6 +20,10 @@ from bringup.adapters.algebra.words import (
     renamed_source,
     translated,
 )
+from bringup.adapters.algebra.pattern import closed, compile_pattern, fill, match, spelled
+from bringup.adapters.algebra.region import Region
+from bringup.adapters.algebra.scope import Scope
+from bringup.adapters.algebra.tensor_names import Names
 from bringup.adapters.planning.rules import Drop, Rule, Tied, changed
 from bringup.graphs.core.axes import Axes, AxesError, parse, sized
 from bringup.graphs.core.signature import Declared, Signature

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bringup.adapters.algebra.expr import Expr, Source
+from bringup.adapters.algebra.name_translation import Words, each_source
 from bringup.adapters.algebra.pattern import fill, match
-from bringup.adapters.algebra.words import Words, each_source
 from bringup.spec import Site
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import cast
 
 from bringup.adapters.schemes.awq import Awq
 from bringup.adapters.schemes.gptq import Gptq
-from bringup.adapters.schemes.gptq_words import MOST_OVERRIDES, Groups, Override, Selection, override, read_groups
+from bringup.adapters.schemes.gptq_keys import MOST_OVERRIDES, Groups, Override, Selection, override, read_groups
 from bringup.adapters.schemes.scheme import Scheme, Stored
 from bringup.graphs.config.expression import Expression
 from bringup.graphs.config.fields import Fields

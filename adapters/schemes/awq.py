@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from bringup.adapters.algebra.expr import Expr
 from bringup.adapters.algebra.quantised import QuantisedMatrix
-from bringup.adapters.schemes.gptq_words import NEUTRAL, group_size, outputs
+from bringup.adapters.schemes.gptq_keys import NEUTRAL, group_size, outputs
 from bringup.adapters.schemes.scheme import Scheme, Stored, StoredMatrix
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.unquantized import UnquantizedModules

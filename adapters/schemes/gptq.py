@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 from bringup.adapters.algebra.bit_fields import BitFields
 from bringup.adapters.algebra.expr import Expr
 from bringup.adapters.algebra.quantised import QuantisedMatrix
-from bringup.adapters.schemes.gptq_words import Selection, outputs, read_groups, read_selection
+from bringup.adapters.schemes.gptq_keys import Selection, outputs, read_groups, read_selection
 from bringup.adapters.schemes.scheme import Modules, Scheme, Stored, StoredMatrix, Unread
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.unquantized import UnquantizedModules

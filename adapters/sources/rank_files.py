@@ -17,7 +17,7 @@ from bringup.adapters.checkpoints.bounded_json import read_config
 from bringup.adapters.checkpoints.files import entries, is_local
 from bringup.adapters.checkpoints.reader import Contents, Ranks
 from bringup.adapters.checkpoints.safetensors import read_header
-from bringup.adapters.trtllm.words import published
+from bringup.adapters.trtllm.config_keys import published
 from bringup.diagnostics import BringupError, Diagnostic, fail
 from bringup.grouping import some
 from bringup.spec import TensorInfo

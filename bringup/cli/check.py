@@ -37,6 +37,7 @@ def command(
     """Check that a checkpoint fits MODEL's graph, without torch and, except for --values, without reading weights.
 
     MODEL is a name (`bringup models`) or a Python file; it may be omitted if the checkpoint names its architecture.
+    Exits with 1 if there is an error.
 
     With --tp, --ep or --pp, also prints the bytes of each rank's weights, and the bytes that
     `bringup convert --rank R` reads.

@@ -49,7 +49,10 @@ FOLDER = click.Path(path_type=Path)
 @weights_option
 @quantize_option
 @activations_option
-@click.option("--max-seq-len", type=click.IntRange(1), metavar="N", help="Longest context, in tokens.")
+@click.option(
+    "--max-seq-len", type=click.IntRange(1), metavar="N",
+    help="Longest context, in tokens; default: the model's, but at most 2048.",
+)  # fmt: skip
 @click.option(
     "--max-batch-size", type=click.IntRange(1), default=1, show_default=True, metavar="B", help="Sequences at a time."
 )
@@ -83,6 +86,7 @@ FOLDER = click.Path(path_type=Path)
     "--emit",
     type=PHASE,
     default="bundle",
+    metavar="PHASE",
     help="Write an intermediate form and stop: graph and plan (to stdout without --out), program, or a phase of the "
     "target.",
 )
@@ -97,11 +101,14 @@ def command(
     **named: Unpack[Named],
 ) -> None:  # fmt: skip
     """Compile MODEL and its weights to a bundle that `bringup run` executes."""
+    from bringup.compile.targets.selection import select
+
     out = out or _default(emit, named)
     if out and not dry_run:
         from bringup.compile.emit import check_outputs
 
         check_outputs(out, is_bundle=emit == "bundle")
+    select(target, target_option)  # errors of options come before a checkpoint is fetched
     job = with_loras(
         open_named(named), max_lora_rank=max_lora_rank, lora_target_modules=lora_target_modules, max_loras=max_loras,
         lora_dir=lora_dir, max_batch_size=max_batch_size,

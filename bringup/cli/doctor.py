@@ -8,14 +8,15 @@ from collections.abc import Iterator
 import click
 
 from bringup.cli.environment.health import MAIN_JOB, MISSING, Fact
+from bringup.cli.parameters.outputs import text_or_json
 from bringup.render.words import plural, table
 
 BROKEN = 3  # exit code: an error of the machine
 
 
 @click.command("doctor")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
-def command(as_json: bool) -> int:
+@text_or_json
+def command(form: str) -> int:
     """Show versions, devices, caches and settings, with a fix for each problem.
 
     Does not import the packages that it lists. Exits with 3 if there is an error: `bringup compile` or `bringup run` is
@@ -25,7 +26,7 @@ def command(as_json: bool) -> int:
     sections = {title: list(facts) for title, facts in _sections()}
     problems = [fact for facts in sections.values() for fact in facts if fact.problem]
     broken = any(fact.weight == MAIN_JOB for fact in problems)
-    if as_json:
+    if form == "json":
         print(json.dumps({"ok": not broken, **_plain(sections), "problems": [fact.as_json() for fact in problems]}))
         return BROKEN if broken else 0
     print("\n\n".join(table([(fact.name, fact.value) for fact in facts]) for facts in sections.values() if facts))

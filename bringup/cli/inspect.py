@@ -7,7 +7,8 @@ import sys
 import click
 
 from bringup.cli.parameters.options import revised
-from bringup.cli.parameters.words import CHECKPOINT, OneOf
+from bringup.cli.parameters.outputs import text_or_json
+from bringup.cli.parameters.words import CHECKPOINT
 from bringup.diagnostics import Report
 from bringup.render.inspection import inspection_json, inspection_text
 from bringup.render.report import findings_text
@@ -17,9 +18,7 @@ from bringup.render.terminal import Paint
 @click.command("inspect")
 @click.argument("source", type=CHECKPOINT, metavar="SRC")
 @click.option("--revision", metavar="R", help="Branch, tag or commit on the hub, Hugging Face's or ModelScope's.")
-@click.option(
-    "--format", "form", type=OneOf(["text", "json"]), default="text", show_default=True, help="Output format."
-)
+@text_or_json
 def command(source: str, revision: str | None, form: str) -> int:
     """Print the contents of the checkpoint SRC: tensors, config, tokenizer.
 

@@ -15,7 +15,7 @@ from bringup.cli.launches.profile import profiled
 from bringup.cli.parameters.drafts import check_draft, draft_options, loaded, say_accepted
 from bringup.cli.parameters.loras import chosen_lora, run_lora_options
 from bringup.cli.parameters.targets import DEVICE
-from bringup.cli.parameters.words import BUNDLE, NEW_FILE
+from bringup.cli.parameters.words import BUNDLE, NEW_FILE, Number
 from bringup.cli.tokens import SPEEDS, TOKENS, Writer, tokenizer_of
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Sampling(TypedDict):
 )
 @click.option(
     "--temperature",
-    type=click.FloatRange(0),
+    type=Number(0),
     default=0.0,
     show_default=True,
     metavar="T",
@@ -69,7 +69,7 @@ class Sampling(TypedDict):
 )
 @click.option(
     "--top-p",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=Number(0, 1, min_open=True),
     default=1.0,
     metavar="P",
     help="Sample from the most likely tokens whose probabilities add up to P; 1: from all.",

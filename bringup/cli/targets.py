@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bringup.cli.errors.failures import warn
-from bringup.cli.parameters.words import OneOf
+from bringup.cli.parameters.outputs import text_or_json
 from bringup.diagnostics import BringupError
 from bringup.render.json_text import json_text
 from bringup.render.words import table
@@ -17,19 +17,16 @@ if TYPE_CHECKING:
     from bringup.compile.targets.registry import Registered
     from bringup.compile.targets.target import Option, Target
 
-FORMATS = ("text", "json")
-
 
 @click.command("targets")
-@click.option("--format", "format_", type=OneOf(FORMATS), default="text", show_default=True, metavar="FORMAT",
-              help="Output format: text or json.")  # fmt: skip
-def command(format_: str) -> None:
+@text_or_json
+def command(form: str) -> None:
     """List the targets: what they require, their options for --target-option, and their devices for run --executor."""
     from bringup.compile.targets.registry import registered
 
     failed: list[BringupError] = []
     found = [_facts(each) for each in registered(failed)]
-    if format_ == "json":
+    if form == "json":
         broken = [finding.as_json() for error in failed for finding in error.findings]
         print(json_text({"targets": found, "broken": broken}), end="")
         return

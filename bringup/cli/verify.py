@@ -18,6 +18,7 @@ from bringup.cli.parameters.options import (
     open_named,
     revised,
 )
+from bringup.cli.parameters.outputs import text_or_json
 from bringup.cli.parameters.ranks import Ranks, any_ranks, parallel_of, rank_options
 from bringup.cli.parameters.sections import SectionedCommand
 from bringup.cli.parameters.targets import DEVICE, TARGET, target_options
@@ -55,7 +56,9 @@ def _check_place(place: Path, option: str) -> None:
     metavar="REF",
     help="transformers, or a file of saved activations (.safetensors, .npz).",
 )
-@click.option("--target", type=TARGET, metavar="T", help="Target to compile a MODEL for: torch, or cpu with --bisect.")
+@click.option(
+    "--target", type=TARGET, metavar="T", help="Target to compile a MODEL for; default: torch, or cpu with --bisect."
+)
 @target_options
 @click.option(
     "--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True, help="Dtype that a MODEL computes in."
@@ -63,7 +66,7 @@ def _check_place(place: Path, option: str) -> None:
 @cache_dtype_option
 @activations_option
 @click.option("--executor", type=DEVICE, metavar="NAME", help="A device of the target (`bringup targets`).")
-@click.option("--max-seq-len", type=click.IntRange(1), metavar="N", help="Context length that a MODEL is compiled for.")
+@click.option("--max-seq-len", type=click.IntRange(1), metavar="N", help="Longest context of a MODEL, in tokens.")
 @click.option("--tokens", type=TOKENS, metavar="IDS", help="Token ids of the prompt: 1,2,3. Decode steps follow it.")
 @click.option("--prompt-length", type=click.IntRange(1), metavar="N", help="A prompt of N seeded random tokens.")
 @click.option("--bisect", is_flag=True, help="Find the operation that differs from torch.")
@@ -71,21 +74,23 @@ def _check_place(place: Path, option: str) -> None:
     "-o", "--save", type=NewPath(_check_place), metavar="PATH",
     help="Save activations: to a folder, or to FILE.safetensors the reference's only.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
+@text_or_json
 @report_option
 def command(
     against: str, target: str | None, target_option: Mapping[str, str], max_seq_len: int | None,
     tokens: list[int] | None, prompt_length: int | None, bisect: bool, save: Path | None, executor: str | None,
-    as_json: bool, report: Path | None, **named: Unpack[Words],
+    form: str, report: Path | None, **named: Unpack[Words],
 ) -> int:  # fmt: skip
     """Compare MODEL, or a BUNDLE, with a reference: logits, then module by module; report the first difference.
 
     MODEL is a name or a Python file; it may be omitted if the checkpoint names its architecture. The reference is
-    transformers on the same checkpoint and config, or saved activations.
+    transformers on the same checkpoint and config, or saved activations. Exits with 1 if the difference exceeds the
+    bound.
 
     With --tp, --ep or --pp, compares all ranks with the undivided graph instead: torch runs both here, in float32.
     """
     from bringup.compile.bundle.folder import MANIFEST, bundle_of
+    from bringup.compile.targets.selection import select
     from bringup.compile.verify.command import verify
 
     if tokens is not None and prompt_length is not None:
@@ -106,15 +111,16 @@ def command(
             "--cache-dtype": named.get("cache_dtype"), "--activations": named.get("activations"),
         }  # fmt: skip
         _refuse(given, "ranks are compared in float32 with the undivided graph, and nothing is compiled")
-        return _show(_ranks(named, bundle, prompt_length if tokens is None else tokens), named, as_json=as_json)
+        return _show(_ranks(named, bundle, prompt_length if tokens is None else tokens), named, as_json=form == "json")
     if bundle:
         job, model, context = None, bundle, None
         checkpoint = revised(None, named["checkpoint"], named["revision"])
         if report:
             job, target, target_option, context = _of_bundle(bundle, checkpoint)
     else:
-        job = model = open_named(named)
         checkpoint, context, target = None, max_seq_len, target or ("cpu" if bisect else "torch")
+        select(target, target_option)  # errors of options come before a checkpoint is fetched
+        job = model = open_named(named)
         if job.notice:
             print(f"note: {job.notice}", file=sys.stderr)
     with reporting(report, job, target or "", context, target_option) as outcome:
@@ -133,7 +139,7 @@ def command(
             progress=outcome.progress,
         )
         outcome.result = "agrees" if parity.ok else "departs"
-    return _show(parity, named, as_json=as_json)
+    return _show(parity, named, as_json=form == "json")
 
 
 def _show(parity: Parity, named: Named, *, as_json: bool) -> int:

@@ -178,7 +178,7 @@ def steady(bundle: Path) -> Generator[Callable[[], bool]]:
     try:
         descriptor = os.open(bundle, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError as error:
-        raise fail("BU034", f"no such file or folder: `{bundle}`", help="`bringup compile` makes a bundle") from error
+        raise _absent(bundle) from error
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
         raise _no_bundle(bundle, reason(error)) from error
 
@@ -195,7 +195,9 @@ def steady(bundle: Path) -> Generator[Callable[[], bool]]:
 
 
 def read_manifest(bundle: Path) -> dict[str, Any]:
-    """The manifest of a bundle. Raises BU603 if there is none that this version can read."""
+    """The manifest of a bundle. Raises BU034 if the folder does not exist, BU603 if this version cannot read it."""
+    if not os.path.lexists(bundle):
+        raise _absent(bundle)
     try:
         manifest = read_form(bundle / MANIFEST, SCHEMA)
     except OtherSchemaError as error:
@@ -234,6 +236,10 @@ def check_files(bundle: Path, manifest: Mapping[str, Any]) -> None:
                 for name in changed
             )
         )
+
+
+def _absent(bundle: Path) -> BringupError:
+    return fail("BU034", f"no such file or folder: `{bundle}`", help="`bringup compile` writes a bundle")
 
 
 def _no_bundle(bundle: Path, error: object) -> BringupError:

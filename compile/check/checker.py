@@ -13,7 +13,7 @@ from bringup.adapters.planning.problems import Problem
 from bringup.compile.check.by_name import in_terms_of_weights
 from bringup.compile.check.corrections import FOLLOW, UNREAD, corrections, explained, known_sizes
 from bringup.compile.check.dtypes import odd_dtypes
-from bringup.compile.check.facts.config_words import ConfigWords
+from bringup.compile.check.facts.config_keys import ConfigWords
 from bringup.compile.check.facts.shapes import first_sites, parameters_and_tensors, shape_mistakes, sites, stored
 from bringup.compile.check.facts.unruled import rule_advice, tensors_of_unruled
 from bringup.compile.check.fused import unread_scales

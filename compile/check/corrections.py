@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bringup.adapters.planning.quantization import part_of
-from bringup.compile.check.facts.config_words import ConfigWords
+from bringup.compile.check.facts.config_keys import ConfigWords
 from bringup.compile.check.facts.shapes import Off, off_axes
 from bringup.compile.job import replanned
 from bringup.diagnostics import BringupError, Diagnostic

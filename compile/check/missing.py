@@ -9,7 +9,7 @@ from dataclasses import replace
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.problems import Problem
 from bringup.adapters.planning.quantization import part_of
-from bringup.compile.check.facts.config_words import ConfigWords
+from bringup.compile.check.facts.config_keys import ConfigWords
 from bringup.compile.check.facts.requests import Readers, parameters_of, sites_of
 from bringup.compile.check.facts.shapes import stored
 from bringup.compile.check.fused import fused, unread_scales

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from bringup.adapters.planning.plan import Plan
-from bringup.compile.check.facts.config_words import ConfigWords, Count, last_number
+from bringup.compile.check.facts.config_keys import ConfigWords, Count, last_number
 from bringup.grouping import grouped
 
 

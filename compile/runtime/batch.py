@@ -117,7 +117,7 @@ class Batch:
         return self._opened.tokenizer()
 
     def read_lora(self, path: str | PathLike[str]) -> LoraWeights:
-        """Reads a LoRA in PEFT's form, or another that `bringup lora check` supports; raises the same errors.
+        """Reads a LoRA in peft's form, or another that `bringup lora check` supports; raises the same errors.
 
         Any thread may call it.
         """

@@ -16,10 +16,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bringup.compile.serve.connections import CROWDED
+from bringup.compile.serve.error_response import Refused
 from bringup.compile.serve.generation import Service, endpoints
 from bringup.compile.serve.hosts import Named
 from bringup.compile.serve.metrics import Metrics
-from bringup.compile.serve.refused import Refused
 
 HEALTH, LIVE, METRICS, MODELS = "/health", "/health/live", "/metrics", "/v1/models"
 

@@ -10,8 +10,8 @@ from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
 from bringup.adapters.checkpoints.bounded_json import strict_json
+from bringup.compile.serve.error_response import Refused
 from bringup.compile.serve.limits import Limits
-from bringup.compile.serve.refused import Refused
 
 Result = TypeVar("Result")
 

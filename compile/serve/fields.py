@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from bringup.compile.serve.refused import Refused, wrong
+from bringup.compile.serve.error_response import Refused, wrong
 from bringup.diagnostics import did_you_mean
 from bringup.shown import short, shown
 

@@ -16,6 +16,7 @@ from bringup.compile.runtime.batch import Batch
 from bringup.compile.runtime.request import Request
 from bringup.compile.serve.answer import Answer, Piece, echo_of
 from bringup.compile.serve.body import Disconnected, read_object, while_connected
+from bringup.compile.serve.error_response import CONTEXT, Refused, of_request
 from bringup.compile.serve.intake import Intake, Sequences
 from bringup.compile.serve.limits import Limits
 from bringup.compile.serve.metrics import Metrics
@@ -28,7 +29,6 @@ from bringup.compile.serve.parameters import (
     completion,
     tokens_left,
 )
-from bringup.compile.serve.refused import CONTEXT, Refused, of_request
 from bringup.compile.serve.shapes import ChatShape, CompletionShape, Shape, usage_of
 from bringup.compile.text.chat import Message
 from bringup.compile.text.token_bytes import TokenBytes

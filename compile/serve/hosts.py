@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from bringup.compile.serve.refused import Refused
+from bringup.compile.serve.error_response import Refused
 
 
 def is_loopback(host: str) -> bool:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from bringup.compile.runtime.request import Request
-from bringup.compile.serve.refused import Refused, of_step
+from bringup.compile.serve.error_response import Refused, of_step
 from bringup.compile.serve.worker import Ticket, Update, Worker
 
 LONGEST_RETRY = 60  # seconds, in Retry-After

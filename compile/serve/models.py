@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from bringup.compile.serve.refused import Refused
+from bringup.compile.serve.error_response import Refused
 from bringup.diagnostics import did_you_mean, fail
 from bringup.shown import short
 

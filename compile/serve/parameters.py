@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from bringup.compile.serve.error_response import Refused, wrong
 from bringup.compile.serve.fields import LARGEST, Fields
 from bringup.compile.serve.limits import Limits
-from bringup.compile.serve.refused import Refused, wrong
 from bringup.compile.text.chat import Message
 from bringup.shown import shown
 

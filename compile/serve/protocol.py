@@ -17,7 +17,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bringup.compile.serve.connections import CROWDED, Room
-from bringup.compile.serve.refused import Refused
+from bringup.compile.serve.error_response import Refused
 
 MOMENT = 1.0  # seconds for the head of a request that is rejected
 

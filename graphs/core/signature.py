@@ -83,7 +83,7 @@ class Signature(Mapping[str, Declared]):
 
     @classmethod
     def from_torch(cls, module: nn.Module) -> Signature:
-        """The signature of any torch module (build it on the meta device). Axes are named `0`, `1`, … by position.
+        """The signature of any torch module (build it on the meta device). Axes are `dim0`, `dim1`, … by position.
 
         Positions do not determine the layout: a square matrix then needs its axes in the adapter's rule.
         """

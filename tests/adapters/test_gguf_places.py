@@ -9,7 +9,7 @@ import gguf
 import pytest
 
 from bringup.compile.check.checker import check_job
-from bringup.compile.check.facts.config_words import ConfigWords, paths_of
+from bringup.compile.check.facts.config_keys import ConfigWords, paths_of
 from bringup.compile.job import open_job
 from bringup.diagnostics import BringupError
 from tests.adapters import gguf_families, test_dialects

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bringup.adapters import Adapter, S, dict_checkpoint, hook, make_plan, materialise, published, reverse, tied
-from bringup.adapters.algebra.words import Words
+from bringup.adapters.algebra.name_translation import Words
 from bringup.adapters.llama import adapter as llama
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.sources.dummy import dummy_checkpoint

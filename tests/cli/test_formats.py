@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from xml.etree import ElementTree
 
+import click
 import pytest
 
+from bringup.cli.main import cli
 from bringup.cli.parameters.outputs import Output, outputs_of
 from bringup.diagnostics import BringupError
 from bringup.render.formats.by_name import FORMATS
@@ -163,3 +165,20 @@ def test_colour_is_for_the_terminal(
     assert "\x1b" not in (tmp_path / "report").read_text("utf-8")
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b" not in bringup("check", "--checkpoint", broken, "--format", format).stdout
+
+
+@pytest.mark.parametrize("command", ["doctor", "targets", "inspect {}", "diff {} {}"])
+def test_json_is_a_short_form(bringup: Bringup, small: Path, command: str) -> None:
+    """Of `--format json`, in every command that prints tables."""
+    words = command.format(small, small).split()
+    short, full, text = bringup(*words, "--json"), bringup(*words, "--format", "json"), bringup(*words)
+    assert json.loads(short.stdout).keys() == json.loads(full.stdout).keys()  # the free space in values may change
+    assert short.exit_code == full.exit_code == text.exit_code
+    assert not text.stdout.startswith("{")
+
+
+def test_every_table_has_both_options() -> None:
+    for name in ("bench", "diff", "doctor", "inspect", "targets", "verify"):
+        command = cli.get_command(click.Context(cli), name)
+        assert command
+        assert {"--format", "--json"} <= {word for option in command.params for word in option.opts}, name

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
@@ -15,6 +16,8 @@ import pytest
 
 from bringup.cli import main
 from bringup.cli.environment.packages import needed
+from bringup.cli.main import cli
+from bringup.compile.program.export_options import DEFAULT_CONTEXT
 from tests.cli.conftest import Bringup
 
 
@@ -158,3 +161,34 @@ def test_packages_are_found_by_module() -> None:
         None,
         None,
     ]
+
+
+def every_option() -> Iterator[tuple[str, click.Option]]:
+    """The options of all commands, with the command's name."""
+
+    def of(command: click.Command, name: str) -> Iterator[tuple[str, click.Option]]:
+        if isinstance(command, click.Group):
+            for word in command.list_commands(context):
+                inner = command.get_command(context, word)
+                assert inner
+                yield from of(inner, f"{name} {word}".strip())
+        else:
+            yield from ((name, option) for option in command.params if isinstance(option, click.Option))
+
+    context = click.Context(cli)
+    yield from of(cli, "")
+
+
+def test_no_option_accepts_nan() -> None:
+    fractions = [each for each in every_option() if isinstance(each[1].type, click.types.FloatParamType)]
+    for _, option in fractions:
+        with pytest.raises(click.BadParameter, match="nan is not in the range"):
+            option.type.convert("nan", option, None)
+    assert ("fit", "--memory-share") in [(name, option.opts[0]) for name, option in fractions]
+
+
+def test_defaults_are_shown_in_one_form() -> None:
+    """By click, or as `; default: …`; and that of a context is the one that `compile` uses."""
+    helps = {(name, option.opts[0]): option.help or "" for name, option in every_option()}
+    assert [where for where, text in helps.items() if "[" in text or "Default" in text] == []
+    assert f"at most {DEFAULT_CONTEXT}" in helps["compile", "--max-seq-len"]

@@ -104,3 +104,24 @@ def test_a_path_that_is_no_model(bringup: Bringup, named_folders: Path, monkeypa
     (finding,) = json.loads(result.stdout)["findings"]
     assert (result.exit_code, finding["code"]) == (2, "BU002")
     assert finding["help"] == "`mine` is a path: if it is a checkpoint, write --checkpoint mine"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "run absent.bundle --tokens 1",
+        "serve absent.bundle",
+        "kernels test absent.bundle",
+        "bench absent.bundle",
+        "verify ./absent",
+        "export absent.bundle -o out",
+        "explain wte.weight absent.bundle",
+    ],
+)
+def test_an_absent_bundle_is_an_absent_path(bringup: Bringup, tmp_path: Path, monkeypatch, line: str) -> None:
+    """In each command that accepts a bundle, with the same code and exit code."""
+    monkeypatch.chdir(tmp_path)
+    result = bringup(*line.split())
+    name = "./absent" if "./" in line else "absent.bundle"
+    assert (result.exit_code, f"error[BU034]: no such file or folder: `{name}`" in result.output) == (2, True)
+    assert "`bringup compile` writes a bundle" in result.output

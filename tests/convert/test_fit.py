@@ -96,7 +96,7 @@ def test_the_command(bringup: Bringup) -> None:
         r"^cache +", "cache         ", result.stdout, flags=re.MULTILINE
     )
     assert "note" not in result.stderr
-    longer = bringup("fit", *words[:4], "--device", "h200", "--ctx", "1024k", "--tp", 8)
+    longer = bringup("fit", *words[:4], "--device", "h200", "--max-seq-len", "1024k", "--tp", 8)
     assert "note: the model has 131,072 positions, fewer than --ctx" in longer.stderr
     short = bringup("fit", *words, "--device", "24GB", "--tp", 8)
     assert (short.exit_code, "does not fit" in short.stdout) == (1, True)

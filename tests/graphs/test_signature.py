@@ -74,6 +74,7 @@ def test_from_torch_checks_a_foreign_module():
         module = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Linear(5, 5))
     signature = Signature.from_torch(module)
     assert signature["0.weight"].storage == ((5, 3), "float32")
+    assert [axis.name for axis in signature["0.weight"].axes] == ["dim0", "dim1"]
     table = Adapter("foreign")
     table["{n}.{p:weight|bias}"] = S("layer{n}.{p}")
     shapes = {"layer0.weight": (5, 3), "layer0.bias": (5,), "layer1.weight": (5, 5), "layer1.bias": (5,)}

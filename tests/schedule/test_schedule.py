@@ -19,9 +19,11 @@ from bringup.compile.program.torch_arrays import to_numpy
 from bringup.compile.runtime.session import Session, load
 from bringup.compile.schedule.codec import schedule_from_json, schedule_to_json
 from bringup.compile.schedule.costs import cost_of, total
+from bringup.compile.schedule.floors import devices_of
 from bringup.compile.schedule.pass_list import PASSES, REUSE
 from bringup.compile.schedule.reference import ReferenceExecutor
 from bringup.compile.schedule.schedule import Schedule
+from bringup.compile.schedule.text import text_of
 from bringup.diagnostics import BringupError
 from bringup.spec import DTYPES
 from tests.models import parity
@@ -229,6 +231,18 @@ def test_it_is_printed(tmp_path: Path) -> None:
     assert after.count("\ngroup ") == 5
     first = "%layer_norm float32[1, 24] = bringup.layer_norm.default(x=value:0"
     assert f"group layer_norm+linear+write_cache*2\n  {first}" in after
+
+
+def test_the_least_times_on_gpus(bundles) -> None:
+    """A column for each GPU of an architecture: the bytes of a launch over the bandwidth of its data sheet."""
+    text = text_of(schedule_of(bundles["gpt2"]), interface_of(bundles["gpt2"]), devices_of("sm_90"))
+    head, *lines = text[text.index("# decode:") :].splitlines()[2:]
+    assert head.split()[-6:] == ["MFLOP", "h100", "us", "h200", "us", "launch"]
+    for line in lines[:12]:
+        words = line.replace(",", "").split()
+        nbytes = sum(map(int, words[1:5]))  # of weights, cache and others, and those written
+        assert [float(word) for word in words[6:8]] == [round(nbytes / rate, 2) for rate in (3350e3, 4800e3)]
+    assert text.startswith("# h100: 3,350 GB/s (NVIDIA H100 data sheet, SXM)\n# h200: 4,800 GB/s (")
 
 
 def test_a_pass_that_does_not_exist(tmp_path: Path) -> None:

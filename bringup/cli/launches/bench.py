@@ -14,6 +14,7 @@ import click
 
 from bringup.arguments import FLOAT_DTYPES
 from bringup.cli.parameters.options import Named, job_options, open_named, quantize_option, revised, weights_option
+from bringup.cli.parameters.outputs import text_or_json
 from bringup.cli.parameters.sections import SectionedCommand
 from bringup.cli.parameters.targets import DEVICE, TARGET, target_options
 from bringup.cli.parameters.words import OneOf
@@ -49,9 +50,13 @@ def _default(values: Sequence[int]) -> str:
 
 @click.command("bench", cls=SectionedCommand)
 @job_options
-@click.option("--input", "taken", type=COUNTS, metavar="N,N", help=f"Tokens of prompts [{_default(INPUTS)}].")
-@click.option("--output", "new", type=click.IntRange(1), metavar="N", help=f"New tokens of each sequence [{OUTPUT}].")
-@click.option("--batch", "batches", type=COUNTS, metavar="B,B", help=f"Sequences at a time [{_default(BATCHES)}].")
+@click.option("--input", "taken", type=COUNTS, metavar="N,N", help=f"Tokens of prompts; default: {_default(INPUTS)}.")
+@click.option(
+    "--output", "new", type=click.IntRange(1), metavar="N", help=f"New tokens of each sequence; default: {OUTPUT}."
+)
+@click.option(
+    "--batch", "batches", type=COUNTS, metavar="B,B", help=f"Sequences at a time; default: {_default(BATCHES)}."
+)
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Measured rounds.")
 @click.option("--warmup", type=click.IntRange(0), default=1, show_default=True, metavar="N", help="Warm-up rounds.")
 @click.option("--against", type=OneOf(PEERS), multiple=True, metavar="ENGINE",
@@ -59,19 +64,21 @@ def _default(values: Sequence[int]) -> str:
 @click.option("--gguf", type=click.Path(), metavar="FILE", help="The GGUF file of the same model, for llama.cpp.")
 @click.option("--executor", type=DEVICE, metavar="NAME", help="A device of the bundle's target (`bringup targets`).")
 @click.option("--threads", type=click.IntRange(1), metavar="N", help="Processors for each engine; default: all.")
-@click.option("--target", type=TARGET, metavar="T", help="Target to compile a MODEL for.  [default: cpu]")
+@click.option("--target", type=TARGET, metavar="T", help="Target to compile a MODEL for; default: cpu.")
 @target_options
-@click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", help="Dtype that a MODEL computes in.")
+@click.option(
+    "--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True, help="Dtype that a MODEL computes in."
+)
 @weights_option
 @quantize_option
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S", help="Seed of the prompts.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
+@text_or_json
 def command(
     taken: list[int] | None, new: int | None, batches: list[int] | None, rounds: int, warmup: int,
     against: tuple[str, ...], gguf: str | None, executor: str | None, threads: int | None, target: str | None,
-    target_option: Mapping[str, str], weights: str | None, seed: int, as_json: bool, **named: Unpack[Named],
+    target_option: Mapping[str, str], weights: str | None, seed: int, form: str, **named: Unpack[Named],
 ) -> None:  # fmt: skip
-    """Measure BUNDLE, or MODEL, which is then compiled: time to the first token, latency of the others, memory.
+    """Measure MODEL, which is compiled first, or a BUNDLE: time to the first token, latency of the others, memory.
 
     Prompts are random tokens, the same for every engine; each engine runs in a separate process. Shapes that do not
     fit the bundle are skipped, unless an option requests them.
@@ -100,7 +107,7 @@ def command(
             seed=seed,
             progress=lines,
         ).as_json()
-    print((json_text if as_json else bench_text)(report), end="")
+    print((json_text if form == "json" else bench_text)(report), end="")
 
 
 @contextmanager
@@ -114,6 +121,7 @@ def _bundle(
     """
     from bringup.compile.bundle.folder import bundle_of
     from bringup.compile.pipeline import build
+    from bringup.compile.targets.selection import select
 
     found = bundle_of(named["model"]) if named["model"] else None
     if found is not None:
@@ -122,6 +130,7 @@ def _bundle(
             raise click.UsageError(f"`{found}` is a bundle: it has its own config, target, options, dtype and weights")
         yield found
         return
+    select(target or "cpu", options)  # errors of options come before a checkpoint is fetched
     job = open_named(named)
     most = job.graph.config.max_positions
     long = [shape for shape in shapes if shape.length > most]

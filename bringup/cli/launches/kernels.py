@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bringup.cli.parameters.words import BUNDLE, OneOf
+from bringup.cli.parameters.outputs import text_or_json
+from bringup.cli.parameters.words import BUNDLE
 from bringup.render.json_text import json_text
 from bringup.render.words import plural, table
 
 if TYPE_CHECKING:
     from bringup.compile.gpu.trial.trial import Row
-
-FORMATS = ("text", "json")
 
 
 @click.group("kernels")
@@ -30,11 +29,10 @@ def command() -> None:
     "entries",
     multiple=True,
     metavar="NAME",
-    help="Test this entry point, such as decode; may be repeated. Default: all.",
+    help="Test this entry point, such as decode (repeatable); default: all.",
 )
-@click.option("--format", "format_", type=OneOf(FORMATS), default="text", show_default=True, metavar="FORMAT",
-              help="Output format: text or json.")  # fmt: skip
-def test(bundle: Path, entries: Sequence[str], format_: str) -> None:
+@text_or_json
+def test(bundle: Path, entries: Sequence[str], form: str) -> None:
     """Run each kernel of BUNDLE in an emulator, and compare it with the reference. Exits with 1 on a finding.
 
     Checks addresses, data races and uninitialised reads in shared memory, the order between thread blocks, asynchronous
@@ -47,14 +45,14 @@ def test(bundle: Path, entries: Sequence[str], format_: str) -> None:
     lines = StageLines()
     with lines.stage("Testing kernels"):
         rows = trial_of(bundle, lambda name: lines.draw("Testing", f"kernels of {name}"), entries)
-    if format_ == "json":
+    if form == "json":
         print(json_text({"launches": [_facts(row) for row in rows]}), end="")
     else:
         print(table([_HEADS, *map(_line, rows)]))
         for line in _findings(rows):
             print(line)
     found = sum(len(row.seen.findings) for row in rows)
-    if format_ == "text":
+    if form == "text":
         print(f"{plural(len(rows), 'launch', 'launches')}, {plural(found, 'finding')}")
     if found:
         raise click.exceptions.Exit(1)

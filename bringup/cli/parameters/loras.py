@@ -31,7 +31,7 @@ def serve_lora_option(command: Command) -> Command:
         multiple=True,
         callback=_paths,
         metavar="NAME=PATH",
-        help="A LoRA, as PEFT saves one, for requests whose model is NAME (repeatable).",
+        help="A LoRA, as peft saves one, for requests whose model is NAME (repeatable).",
     )(command)
 
 
@@ -79,7 +79,7 @@ _LIMITS = (
         multiple=True,
         callback=_names,
         metavar="NAMES",
-        help="The modules that LoRAs may change, as PEFT or TensorRT-LLM names them; default: every linear layer.",
+        help="The modules that LoRAs may change, as peft or TensorRT-LLM names them; default: every linear layer.",
     ),
     _option(
         "--max-loras",
@@ -102,7 +102,7 @@ _OF_A_RUN = (
         multiple=True,
         callback=_paths,
         metavar="NAME=PATH",
-        help="A LoRA, as PEFT saves one, for the prompt or for the requests of --batch that name it (repeatable).",
+        help="A LoRA, as peft saves one, for the prompt or for the requests of --batch that name it (repeatable).",
     ),
     click.option("--lora-name", metavar="NAME", help="The LoRA for the prompt, if there are several."),
 )

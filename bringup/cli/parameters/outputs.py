@@ -64,8 +64,21 @@ _OPTIONS = (
 
 
 def output_options(command: Command) -> Command:
-    """`--format` and `--output-file`."""
+    """`--format` and `--output-file`, for commands with findings."""
     return with_options(command, _OPTIONS)
+
+
+_TEXT_OR_JSON = (
+    click.option(
+        "--format", "form", type=OneOf(("text", "json")), default="text", show_default=True, help="Output format."
+    ),
+    click.option("--json", "form", flag_value="json", help="The same as --format json."),
+)
+
+
+def text_or_json(command: Command) -> Command:
+    """`--format text|json`, and `--json`, for commands that print tables."""
+    return with_options(command, _TEXT_OR_JSON)
 
 
 def outputs_of(formats: Sequence[Output], file: Path | None) -> list[Output]:

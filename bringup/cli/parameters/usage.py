@@ -40,11 +40,16 @@ def of_usage(error: click.ClickException, command: str) -> BringupError:
 
 
 def _instead_of(given: str, known: list[str]) -> str | None:
-    """What was meant by an unknown option: a setting of a target, one of similar letters, or one with all its words."""
+    """What was meant by an unknown option: a setting of a target, one of similar letters, or one with all its words.
+
+    None for an option of one letter, which differs from every other by one letter.
+    """
+    if len(given) <= 2:
+        return None
     if "--target-option" in known and (setting := given.removeprefix("--")) in _settings():
         return f"it is a setting of targets: write `--target-option {setting}=VALUE`"
     words = set(given.strip("-").split("-"))
-    longer = [name for name in known if len(given) > 2 and words < set(name.strip("-").split("-"))]
+    longer = [name for name in known if words < set(name.strip("-").split("-"))]
     return did_you_mean(given, known) or (f"did you mean `{longer[0]}`?" if longer else None)
 
 

@@ -30,7 +30,7 @@ VARIABLE = "BRINGUP_API_KEY"
 @serve_lora_option
 @click.option(
     "--lora-fraction",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=Number(0, 1, min_open=True),
     metavar="F",
     help="Use at most this part of the memory that is free once the bundle is loaded for slots of LoRAs; default: all "
     "slots of the bundle.",
@@ -60,7 +60,12 @@ VARIABLE = "BRINGUP_API_KEY"
     help="Sequences that may wait; further ones are rejected with 429.",
 )
 @click.option(
-    "--max-body-bytes", type=click.IntRange(1), default=MIB, show_default=True, metavar="N", help="Size of a request."
+    "--max-body-bytes",
+    type=click.IntRange(1),
+    default=MIB,
+    show_default=True,
+    metavar="N",
+    help="Largest body of a request.",
 )
 @click.option(
     "--step-seconds",

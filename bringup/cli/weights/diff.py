@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bringup.cli.parameters.words import CHECKPOINT, OneOf
+from bringup.cli.parameters.outputs import text_or_json
+from bringup.cli.parameters.words import CHECKPOINT
 from bringup.render.visible import brief, visible
 from bringup.render.words import plural, table
 
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
 @click.argument("first", type=CHECKPOINT, metavar="A")
 @click.argument("second", type=CHECKPOINT, metavar="B")
 @click.option("--headers", is_flag=True, help="Compare names, shapes and dtypes only, and read no weights.")
-@click.option(
-    "--format", "form", type=OneOf(["text", "json"]), default="text", show_default=True, help="Output format."
-)
+@text_or_json
 def command(first: str, second: str, headers: bool, form: str) -> int:
     """Print the differences between A and B. Exits with 1 if there are any.
 

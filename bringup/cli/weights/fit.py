@@ -12,7 +12,7 @@ from bringup.arguments import FLOAT_DTYPES
 from bringup.cli.parameters.options import Named, cache_dtype_option, job_options, open_named, weights_option
 from bringup.cli.parameters.ranks import Ranks, parallel_of, rank_options
 from bringup.cli.parameters.sections import SectionedCommand
-from bringup.cli.parameters.words import OneOf, Word
+from bringup.cli.parameters.words import Number, OneOf, Word
 from bringup.diagnostics import did_you_mean
 from bringup.render.words import plural, size, table
 
@@ -59,8 +59,14 @@ class Words(Named, Ranks):
 @click.option("--device", type=_Device(_devices), required=True, metavar="D", help="h200, mi300x, …, or 24GB.")
 @click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True, help="Dtype of the weights.")
 @rank_options
-@click.option("--ctx", type=_Tokens(), metavar="N", help="Tokens of each sequence (32k); default: the model's longest.")
-@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, metavar="B", help="Sequences at a time.")
+@click.option(
+    "--ctx", "--max-seq-len", "ctx", type=_Tokens(), metavar="N",
+    help="Tokens of each sequence (32k); default: the model's longest.",
+)  # fmt: skip
+@click.option(
+    "--batch", "--max-batch-size", "batch", type=click.IntRange(1), default=1, show_default=True, metavar="B",
+    help="Sequences at a time.",
+)  # fmt: skip
 @click.option(
     "--page-size",
     type=click.IntRange(1),
@@ -72,7 +78,7 @@ class Words(Named, Ranks):
 @cache_dtype_option
 @weights_option
 @click.option(
-    "--memory-share", type=click.FloatRange(0, 1, min_open=True), default=0.9, show_default=True, metavar="F",
+    "--memory-share", type=Number(0, 1, min_open=True), default=0.9, show_default=True, metavar="F",
     help="The fraction of the device's memory to use.",
 )  # fmt: skip
 def command(

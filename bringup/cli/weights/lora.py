@@ -51,7 +51,7 @@ def _base_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @_base_options
 @output_options
 def check(lora: str, formats: Sequence[Output], output_file: Path | None, **words: Unpack[Words]) -> int:
-    """Check that ADAPTER fits MODEL, without reading a tensor.
+    """Check that ADAPTER fits MODEL, without reading a tensor. Exits with 1 if there is an error.
 
     Without MODEL and a checkpoint, the base model is the one that the adapter's config names.
     """

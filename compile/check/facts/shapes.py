@@ -16,7 +16,7 @@ from bringup.grouping import grouped
 from bringup.spec import Site
 
 if TYPE_CHECKING:
-    from bringup.compile.check.facts.config_words import ConfigWords
+    from bringup.compile.check.facts.config_keys import ConfigWords
 
 Rule = Callable[[Problem], Site | None]
 

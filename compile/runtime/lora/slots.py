@@ -93,8 +93,10 @@ class Slots:
         more = f" and {len(parameters) - 1} more" if len(parameters) > 1 else ""
         of = f" for `{parameters[0]}`{more}" if parameters[0] else ""
         modules = sorted({module_of(parameter).rpartition(".")[2] for parameter in self._specs})
-        takes = f"LoRAs of rank {self.rank} for {', '.join(modules)}" if modules else "no LoRA"
-        help = f"the bundle supports {takes}: compile with other --max-lora-rank and --lora-target-modules"
+        supported = f"the bundle supports LoRAs of ranks up to {self.rank} for {', '.join(modules)}"
+        help = f"{supported}: compile with other --max-lora-rank and --lora-target-modules"
+        if not modules:
+            help = "compile with --max-lora-rank R, or with --lora-dir DIR for the rank and modules of a LoRA"
         if why.startswith(INFINITE):
             help = "if the LoRA's own values are finite, compile with a --dtype that holds them, such as float32"
         return Diagnostic(

@@ -14,6 +14,7 @@ from bringup.compile.job import Job, open_job
 from bringup.compile.lora.convert import request_tensors
 from bringup.compile.runtime.batch import load_batch
 from bringup.compile.runtime.lora.reading import read_lora, read_request
+from bringup.compile.runtime.request import Request
 from bringup.diagnostics import BringupError
 from tests.quantised import formats, int4_formats
 from tests.runtime.lora.bases import LORAS
@@ -66,6 +67,23 @@ def test_a_quantised_model_has_the_loras_of_the_float_model(name, llama, tmp_pat
         for parameter, factors in found.items():
             for ours, theirs in zip(factors, wanted[parameter], strict=True):
                 np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_batch_reads_the_tensors_of_a_request(llama, bundle):
+    """As docs/lora.md shows it: LoraWeights and LoraConfig, in the order of its two arguments."""
+    files = llama.loras["stable"]
+    weights, config, _ = request_tensors(open_job(None, llama.folder), open_lora(files), "float32")
+    answers = []
+    with load_batch(bundle) as batch:
+        for lora in (batch.read_lora_request(weights, config), batch.read_lora(files), None):
+            number = len(answers)
+            batch.add(Request([3, 5, 7], max_new_tokens=6, lora=None if lora is None else number, lora_weights=lora))
+            tokens = []
+            while batch:
+                tokens += [event.token for event in batch.step()]
+            answers.append(tokens)
+    of_tensors, of_files, without = answers
+    assert of_tensors == of_files != without
 
 
 def test_tensors_of_another_model_are_refused(llama, gpt2):

@@ -86,3 +86,11 @@ def test_values_that_overflow_the_dtype_of_slots_are_rejected(dtype, value):
     with pytest.raises(BringupError, match=f"for `q.weight`: its factors have NaN or infinity in {dtype}") as caught:
         slots.check(lora(value), "french")
     assert "--dtype" in caught.value.findings[0].help
+
+
+def test_a_bundle_without_slots_is_compiled_with_some():
+    """The help names the option that adds slots, not other values of options that were not given."""
+    french = LoraWeights({"q.weight": LoraFactors(np.ones((1, 4)), np.ones((1, 3)))})
+    with pytest.raises(BringupError, match=r"does not fit the bundle: .* without slots for LoRAs") as caught:
+        Slots(interface(())).check(french, "french")
+    assert caught.value.findings[0].help.startswith("compile with --max-lora-rank R")
