@@ -83,7 +83,7 @@ def command(
     MODEL is a name or a Python file; it may be omitted if the checkpoint names its architecture. The reference is
     transformers on the same checkpoint and config, or saved activations.
 
-    With --tp, --ep or --pp, compares all ranks with the undivided graph instead: torch runs both here, in float32.
+    With any option under Ranks, compares all ranks with the undivided graph instead: torch runs both here, in float32.
     """
     from bringup.compile.bundle.folder import MANIFEST, bundle_of
     from bringup.compile.verify.command import verify
