@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -78,25 +79,16 @@ def entry(tokens: int, sequences: int, *, decode: bool) -> Entry:
     )
 
 
-def new_batch(
-    sequences: int = 4,
-    blocks: int = 16,
-    context: int = 256,
-    *,
-    sizes: Sequence[int] = (32, 128),
-    recompute: Sequence[int] = (),
-    varies: int | None = None,
-    kind: str = "paged",
-    all_logits: bool = False,
-) -> Batch:
-    """A batch of so many sequences over so many blocks."""
-    return Batch(new_opened(sequences, blocks, context, sizes, recompute, varies, kind, all_logits=all_logits))
+def new_batch(*given: Any, **words: Any) -> Batch:
+    """A batch with the settings of `new_opened`."""
+    return Batch(new_opened(*given, **words))
 
 
 def new_opened(
-    sequences: int, blocks: int, context: int, sizes: Sequence[int], recompute: Sequence[int], varies: int | None,
-    kind: str = "paged", *, all_logits: bool,
+    sequences: int = 4, blocks: int = 16, context: int = 256, sizes: Sequence[int] = (32, 128),
+    recompute: Sequence[int] = (), varies: int | None = None, kind: str = "paged", *, all_logits: bool = False,
 ) -> Opened:  # fmt: skip
+    """A bundle for so many sequences over so many blocks."""
     counts = [1 << power for power in range(sequences.bit_length()) if 1 << power < sequences] + [sequences]
     interface = Interface(
         functions=(),
