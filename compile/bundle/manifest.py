@@ -107,15 +107,15 @@ def program_of(bundle: Path, files: Mapping[str, str]) -> Generator[None]:
     except (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, BringupError) as error:
         if known := refused(error):
             raise known from error
+        why = error.findings[0].message if isinstance(error, BringupError) else reason(error).partition("\n")[0]
+        message = f"the program of `{bundle}` cannot be loaded: {why}"
         if names := [name for name, digest in files.items() if _is_damaged(bundle / name, digest)]:
-            damaged = f"{some(names)} {'is' if len(names) == 1 else 'are'} damaged"
-            message = f"the program of `{bundle}` cannot be loaded: {damaged}"
+            message += f"; {some(names)} {'is' if len(names) == 1 else 'are'} damaged"
             raise fail("BU603", message, help=AGAIN, file=str(bundle / names[0])) from error
         if isinstance(error, TypeError | AttributeError | BringupError):
             raise
-        message = reason(error).partition("\n")[0]
         help = f"its files are those of the compile: is it of another machine? {AGAIN}"
-        raise fail("BU603", f"the program of `{bundle}` cannot be loaded: {message}", help=help) from error
+        raise fail("BU603", message, help=help) from error
 
 
 def _is_damaged(file: Path, digest: str) -> bool:
