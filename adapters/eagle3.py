@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bringup.adapters.algebra.expr import S
@@ -51,7 +52,7 @@ def _add_head(draft: Adapter, config: Eagle3Config) -> None:
             rows_in(vocab), offsets, axes="token", dtype="int64", exact=True, inverse=offsets_of,
             accepts=({"int64"},), token=vocab,
         )  # fmt: skip
-        draft.drop("t2d", why="which tokens have a logit: computed from `d2t`")
+        draft.drop("t2d", why="a copy of the tokens of `d2t`", wrong=partial(other_tokens, vocab), reads="d2t")
         return
     draft.drop("{n:d2t|t2d}", why="the head has the logits of all tokens")
     if config.block.tied_head:
@@ -60,6 +61,24 @@ def _add_head(draft: Adapter, config: Eagle3Config) -> None:
     else:
         help = f"{ALSO}; if its head is tied to the embedding, set tie_word_embeddings to true"
         draft["lm_head.weight"] = either(head, S(f"{MAIN}lm_head.weight"), help=help)
+
+
+def other_tokens(vocab: int, name: str, flags: np.ndarray, offsets: np.ndarray) -> str:
+    """The difference between `t2d`, with a flag for each token, and the tokens of a valid `d2t`; "" without one."""
+    import numpy as np
+
+    if flags.shape != (vocab,):
+        return f"its shape is {list(flags.shape)}, and the vocabulary has {vocab:,} tokens"
+    found = np.zeros(vocab, bool)
+    tokens = np.arange(len(offsets)) + offsets
+    if tokens.min() < 0 or tokens.max() >= vocab:
+        return ""
+    found[tokens] = True
+    (differ,) = np.nonzero(found != (flags != 0))
+    if found.sum() < len(tokens) or not len(differ):
+        return ""
+    more = f", and {len(differ) - 1:,} more differ" if len(differ) > 1 else ""
+    return f"only `{'d2t' if found[differ[0]] else 't2d'}` has token {differ[0]}{more}"
 
 
 def offsets_of(rows: np.ndarray) -> tuple[np.ndarray, ...]:

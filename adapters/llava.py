@@ -18,7 +18,7 @@ def adapter(config: LlavaConfig) -> Adapter:
     """Files have `language_model.model.` and `language_model.lm_head`; the modules of transformers 5
     `model.language_model.` and `lm_head`; files of the original code `model.` and `lm_head`, like Llama.
     """
-    text = TABLES[config.text.family](config.text)
+    text = TABLES[config.block.family](config.block)
     rules = [replace(rule, pattern=rule.pattern.replace("model.", "model.language_model.", 1)) for rule in text.rules]
     llava = Adapter("llava", text.defaults, text.prefix, PLACES, rules, text.drops)
     llava.drop("vision_tower.{x:**}", why="it sees images; this graph is the language model, which reads text")

@@ -36,10 +36,11 @@ class Diagnostic:
     """One mistake. `message` needs no context; `help` has the fix; `where` is the rule's line.
 
     `parameter` and `sources` are the names that it is about, layers grouped (`h.{0..11}.attn.c_attn.weight`).
-    `declared` is the parameter's line, `file` the checkpoint's file and `tensor` the first tensor in it with the
-    mistake. `stops` is a quantity that planning needs and that is unknown because of it: "size", "layers" or "experts"
-    (their number), "" for none. `config_key` is the key of config.json that alone determines the wrong size of an axis.
-    `lost`: tensors are in a file that cannot be read, and their names are unknown unless `sources` lists them.
+    `declared` is the parameter's line, `file` the checkpoint's file, `line` a line of it (from 1; 0: none) and `tensor`
+    the first tensor in it with the mistake. `stops` is a quantity that planning needs and that is unknown because of
+    it: "size", "layers" or "experts" (their number), "" for none. `config_key` is the dotted path of the config key
+    that it is about, or that alone determines the wrong size of an axis. `lost`: tensors are in a file that cannot be
+    read, and their names are unknown unless `sources` lists them.
     """
 
     code: str
@@ -53,6 +54,7 @@ class Diagnostic:
     where: Site | None = None
     declared: Site | None = None
     file: str = ""
+    line: int = 0
     tensor: str = ""
     fixes: tuple[Fix, ...] = ()
     stops: str = ""
@@ -81,6 +83,7 @@ class Diagnostic:
             | {name: {"file": site.path, "line": site.line} if site else None for name, site in sites.items()}
             | {
                 "file": self.file,
+                "line": self.line or None,
                 "fixes": [asdict(fix) | {"file": Site(fix.file, fix.line).path} for fix in self.fixes],
             }
         )

@@ -85,10 +85,12 @@ def named(place: str) -> Any:
     return getattr(found, name)
 
 
-def not_found(failed: Sequence[BringupError], *, code: str, message: str, help: str, file: str = "") -> BringupError:
+def not_found(
+    failed: Sequence[BringupError], *, code: str, message: str, help: str, file: str = "", config_key: str = ""
+) -> BringupError:
     """An error, with a warning for each plugin that could not be loaded: it may have the missing name."""
     warnings = as_warnings(failed)
-    error = BringupError(Diagnostic(code=code, message=message, help=help, file=file), *warnings)
+    error = BringupError(Diagnostic(code=code, message=message, help=help, file=file, config_key=config_key), *warnings)
     error.__cause__ = failed[0] if len(failed) == 1 else ExceptionGroup("plugins", failed) if failed else None
     return error
 

@@ -101,11 +101,12 @@ def open_job(
     if raw is None:
         raise _without_config(opened, model)
     named = family is not None
-    family = family or draft_by_tensors(architectures(raw), opened.headers if opened else ())
-    family = family or by_architecture(architectures(raw), quantisation(raw))
-    check_identity(family, raw, allow, named=named)
-    places = ConfigPlaces(_name_of(config)) if given is not None else opened.places if opened else IN_CONFIG
-    settings, findings = family.load("config").read(raw, allow)
+    places = _places_of(config) if config is not None else opened.places if opened else IN_CONFIG
+    with places.in_errors():
+        family = family or draft_by_tensors(architectures(raw), opened.headers if opened else ())
+        family = family or by_architecture(architectures(raw), quantisation(raw))
+        check_identity(family, raw, allow, named=named)
+        settings, findings = family.load("config").read(raw, allow)
     findings = [*(opened.findings if opened else ()), *findings]
     unknown = frozenset(finding.parameter for finding in findings if finding.stops)
     if unknown:
@@ -233,9 +234,9 @@ def _without_config(opened: Checkpoint | None, model: str | None) -> BringupErro
     return BringupError(*(opened.findings if opened else ()), *missing.findings)
 
 
-def _name_of(config: object) -> str:
-    """The name of a config in messages: its path, or the argument's name for a mapping."""
-    return "config" if isinstance(config, Mapping) else str(config)
+def _places_of(config: Word | Mapping[str, Any]) -> ConfigPlaces:
+    """Messages name a config by its path, a mapping by the argument's name."""
+    return ConfigPlaces("config") if isinstance(config, Mapping) else ConfigPlaces(str(config), path=Path(config))
 
 
 def tokenizer_file(place: Word) -> Path:

@@ -131,7 +131,6 @@ def build(
                 progress.warn(finding)
             stage.done(placed.summary)
         write_tokenizer(tokenizer, folder)
-        (folder / "signature.json").write_text(job.plan.signature.to_json(), "utf-8")
         with progress.stage("Lowering") as stage:
             stage.done(finish())
         # Empty if a file of the checkpoint or of a model has changed in the meantime.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from bringup.diagnostics import fail
 from bringup.graphs.config.fields import Fields
-from bringup.graphs.config.hf_config import HFConfig
+from bringup.graphs.config.hf_config import BlockConfig
 from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.module import Module
 from bringup.graphs.core.step import Step
@@ -34,7 +34,7 @@ BLOCKS: dict[str, tuple[type[DeepseekConfig], type[Deepseek]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeepseekMtpConfig(HFConfig):
+class DeepseekMtpConfig(BlockConfig):
     """`block` is the main model's config, for the draft's layer alone. `depth`: which of several drafts, from 1 on.
 
     Draft k predicts the token k positions after the one that the main model predicts. The published models have one
@@ -45,14 +45,6 @@ class DeepseekMtpConfig(HFConfig):
 
     block: DeepseekConfig
     depth: int
-
-    @property
-    def vocab_size(self) -> int:
-        return self.block.vocab_size
-
-    @property
-    def max_positions(self) -> int:
-        return self.block.max_positions
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from bringup.graphs.config.fields import Fields
-from bringup.graphs.config.hf_config import HFConfig
+from bringup.graphs.config.hf_config import BlockConfig
 from bringup.graphs.core.graph import HIDDEN, OWN, Graph, MainState
 from bringup.graphs.core.module import Module, Param
 from bringup.graphs.core.step import Step
@@ -41,7 +41,7 @@ FcNorm = Literal["", "whole", "each"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Eagle3Config(HFConfig):
+class Eagle3Config(BlockConfig):
     """`block` is the config of the head's layer, whose vocabulary is the main model's.
 
     `drafted` tokens of the vocabulary have logits. `states` are the hidden states of the main model that the input
@@ -60,14 +60,6 @@ class Eagle3Config(HFConfig):
     fc_norm: FcNorm
     norm_before_residual: bool
     norm_output: bool
-
-    @property
-    def vocab_size(self) -> int:
-        return self.block.vocab_size
-
-    @property
-    def max_positions(self) -> int:
-        return self.block.max_positions
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:

@@ -44,7 +44,7 @@ def _mismatch(
     message = f"config sets `{key}` = `{short(value)}`{next_to}; the {family.name} graph supports {listed}"
     other = f"name `{server.name}` or leave MODEL out" if server else "`bringup models` lists the models"
     help = f"{other}; if the checkpoint truly is {family.name} under another name: --allow-config {key}=REASON"
-    return fail("BU152", message, help=help)
+    return fail("BU152", message, help=help, config_key=key)
 
 
 def _model_types(family: Family) -> tuple[str, ...]:

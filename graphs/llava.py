@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from bringup.diagnostics import fail
 from bringup.graphs.config.fields import Fields
-from bringup.graphs.config.hf_config import HFConfig
+from bringup.graphs.config.hf_config import BlockConfig
 from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.module import Module
 from bringup.graphs.core.step import Step
@@ -58,19 +58,13 @@ IMAGES = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LlavaConfig(HFConfig):
+class LlavaConfig(BlockConfig):
+    """`block` is the config of the text model."""
+
     family: ClassVar[str] = "llava"
     model_types: ClassVar[tuple[str, ...]] = ("llava", "llava_llama", "llava_mistral", "llava_qwen", "llava_qwen2")
 
-    text: DecoderConfig
-
-    @property
-    def vocab_size(self) -> int:
-        return self.text.vocab_size
-
-    @property
-    def max_positions(self) -> int:
-        return self.text.max_positions
+    block: DecoderConfig
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
@@ -80,7 +74,7 @@ class LlavaConfig(HFConfig):
         words = absent | words | {"model_type": kind}
         allowed = {key: fields.allowed.pop(key) for key in words.keys() & fields.allowed}
         inner = Fields(words, f"llava's {kind}", allowed, at="text_config." if "text_config" in fields.raw else "")
-        config = cls(text=text.from_fields(inner))
+        config = cls(block=text.from_fields(inner))
         fields.findings += inner.done()
         return config
 
@@ -128,7 +122,7 @@ class Llava(Graph):
 
     def __init__(self, config: LlavaConfig, dtype: str = "float32") -> None:
         super().__init__(config, dtype)
-        text = GRAPHS[config.text.family](config.text, dtype)
+        text = GRAPHS[config.block.family](config.block, dtype)
         self.model = Model(text.model)
         self.lm_head = text.lm_head
 

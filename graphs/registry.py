@@ -235,6 +235,7 @@ def by_architecture(architectures: Sequence[str], quantisation: str = "") -> Fam
     raise plugins.not_found(
         failed,
         code="BU125",
+        config_key="architectures",
         message=f"no graph supports the architecture {listed}" if listed else "config.json lists no `architectures`",
         help=hint or (DRAFT if listed else "name the family as MODEL: `bringup models` lists them"),
     )

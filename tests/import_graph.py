@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -34,9 +35,16 @@ def node_of(file: Path) -> str:
     return str(path if str(path.parent) in ("bringup", "compile") else path.parent)
 
 
+@cache
+def imports(file: Path) -> list[ast.Import | ast.ImportFrom]:
+    """The statements of a file that import something."""
+    nodes = ast.walk(ast.parse(file.read_text("utf-8")))
+    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imported(file: Path, modules: dict[str, Path]) -> Iterator[Path]:
     """The files of the package that a file imports."""
-    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+    for node in imports(file):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [

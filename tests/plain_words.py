@@ -13,6 +13,11 @@ PHRASES = re.compile(
     r"\b(?:in few bits|whole numbers?|side by side|anew|nobody|goes on where|words of (?:the|its) config)\b",
     re.IGNORECASE,
 )
+# The field of each node with an identifier that the file chooses.
+NAMED_BY = {
+    ast.Name: "id", ast.arg: "arg", ast.Attribute: "attr", ast.alias: "asname", ast.keyword: "arg", ast.MatchAs: "name",
+    ast.ExceptHandler: "name", ast.FunctionDef: "name", ast.ClassDef: "name",
+}  # fmt: skip
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _WORD = re.compile(r"\b[a-z]+\b")
 
@@ -20,9 +25,9 @@ _WORD = re.compile(r"\b[a-z]+\b")
 def identifiers(tree: ast.AST, private: frozenset[str] = OF_PACKAGES) -> Iterator[tuple[int, str]]:
     """(line, name) of every identifier with a private word between underscores or capitals."""
     for node in ast.walk(tree):
-        for name in _names(node):
-            if private & _parts(name):
-                yield getattr(node, "lineno", 0), name
+        name = getattr(node, NAMED_BY.get(type(node), ""), None)
+        if name and private & _parts(name):
+            yield getattr(node, "lineno", 0), name
 
 
 @cache
@@ -53,16 +58,6 @@ def phrases(page: str) -> Iterator[str]:
     for number, part in enumerate(page.split("```")):
         if not number % 2:
             yield from PHRASES.findall(" ".join(part.split()))
-
-
-def _names(node: ast.AST) -> Iterator[str]:
-    match node:
-        case ast.Name(id=name) | ast.arg(arg=name) | ast.Attribute(attr=name) | ast.alias(asname=str(name)):
-            yield name
-        case ast.keyword(arg=str(name)) | ast.MatchAs(name=str(name)) | ast.ExceptHandler(name=str(name)):
-            yield name
-        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-            yield name
 
 
 def _docstrings(nodes: Iterable[ast.AST]) -> Iterator[ast.Constant]:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from tests import import_graph, plain_words
 ROOT = Path(__file__).parent.parent
 MAPPED = ("graphs", "adapters", "compile")
 SOURCES = [file for folder in ("bringup", *MAPPED) for file in (ROOT / folder).rglob("*.py")]
+PACKAGES = {file.resolve() for file in SOURCES}
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +67,7 @@ def test_benchmarks_run_as_modules():
     bare = [
         f"{file.relative_to(ROOT)}: {node.module}"
         for file in files
-        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        for node in import_graph.imports(file)
         if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in siblings
     ]
     assert len(files) > 50
@@ -75,11 +77,9 @@ def test_benchmarks_run_as_modules():
     assert scripts == []
 
 
-def test_the_import_graph_has_no_cycle():
-    script = [sys.executable, str(ROOT / "tests" / "import_graph.py")]
-    done = subprocess.run(script, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "compile/targets: From a program to executable code" in done.stdout
+def test_the_import_graph_has_no_cycle(capsys):
+    import_graph.main()
+    assert "compile/targets: From a program to executable code" in capsys.readouterr().out
 
 
 def test_a_cycle_is_found(monkeypatch):
@@ -109,7 +109,7 @@ def test_names_are_imported_from_the_file_that_defines_them():
     imports = [
         (name, node.module, alias.name, alias.asname)
         for name, file in modules.items()
-        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        for node in import_graph.imports(file)
         if isinstance(node, ast.ImportFrom) and node.module in modules
         for alias in node.names
     ]
@@ -187,23 +187,26 @@ def test_a_folder_named_bringup_is_not_taken_for_the_package(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@cache
+def private_words(file: Path) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+    """The identifiers and the texts of a file that have one, with their lines: parsing takes longest."""
+    tree = ast.parse(file.read_text("utf-8"))
+    private = plain_words.OF_PACKAGES if file in PACKAGES else plain_words.PRIVATE
+    return list(plain_words.identifiers(tree, private)), list(plain_words.texts(tree)) if file in PACKAGES else []
+
+
 @pytest.mark.parametrize("folder", ["bringup", *MAPPED, "tests", "benchmarks", "examples"])
 def test_identifiers_use_the_fields_terms(folder):
-    private = plain_words.OF_PACKAGES if folder in ("bringup", *MAPPED) else plain_words.PRIVATE
     found = [
         f"{file.relative_to(ROOT)}:{line}: {name}"
         for file in sorted((ROOT / folder).rglob("*.py"))
-        for line, name in plain_words.identifiers(ast.parse(file.read_text("utf-8")), private)
+        for line, name in private_words(file)[0]
     ]
     assert found == []
 
 
 def test_texts_for_users_are_plain():
-    found = [
-        f"{file}:{line}: {text}"
-        for file in sorted({source.resolve() for source in SOURCES})
-        for line, text in plain_words.texts(ast.parse(file.read_text("utf-8")))
-    ]
+    found = [f"{file}:{line}: {text}" for file in sorted(PACKAGES) for line, text in private_words(file)[1]]
     assert found == []
 
 

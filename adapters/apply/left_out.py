@@ -21,7 +21,7 @@ def wrongly_left_out(plan: Plan, read: Callable[[TensorInfo], np.ndarray]) -> It
     names = Names(plan.headers, (plan.prefix,) if plan.prefix else ())
     found: dict[tuple[Site, str, str], tuple[Drop, list[str]]] = {}
     for name, drop in plan.dropped.items():
-        if why := _reason(plan, drop, name, names.bare(name), read):
+        if why := _reason(plan, drop, name, names, read):
             found.setdefault((drop.site, drop.why, why), (drop, []))[1].append(name)
     for (_, _, why), (drop, tensors) in found.items():
         of_ranks = "give the files of one conversion"
@@ -34,10 +34,13 @@ def wrongly_left_out(plan: Plan, read: Callable[[TensorInfo], np.ndarray]) -> It
         )
 
 
-def _reason(plan: Plan, drop: Drop, name: str, bare: str, read: Callable[[TensorInfo], np.ndarray]) -> str:
-    """Why a tensor must not be dropped, "" if it may. `bare`: its name without the prefix of all."""
-    if drop.wrong and (why := drop.wrong(bare, read(plan.headers[name]))):
-        return why
+def _reason(plan: Plan, drop: Drop, name: str, names: Names, read: Callable[[TensorInfo], np.ndarray]) -> str:
+    """Why a tensor must not be dropped, "" if it may."""
+    other = [names.get(drop.reads)] if drop.reads else []
+    if drop.wrong and None not in other:
+        infos = (plan.headers[name], *filter(None, other))
+        if why := drop.wrong(names.bare(name), *map(read, infos)):
+            return why
     first = plan.headers.get(drop.same_as)
     differs = first is not None and read(plan.headers[name]).tobytes() != read(first).tobytes()
     return "the values differ" if differs else ""

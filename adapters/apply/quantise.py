@@ -157,20 +157,20 @@ def _matrix(
 ) -> Computed:
     """The rounded values of the tensor at `index`, which is also available as codes and scales."""
     form, shape = recipe.form(columns), info.shape
-    whole = _dense(index, info.dtype, shape)
+    whole = dense(index, info.dtype, shape)
     leading = tuple(1 for _ in shape[:-2])
     block = (*leading, *form.block)
     scaled = (*shape[:-2], *(count(size, of) for size, of in zip(shape[-2:], form.block, strict=True)))
-    run = Rounded(form, scales=False)
+    run = Rounded(form, scales=False, name=info.name)
     into = tuple((of or size, of or size) for size, of in zip(shape, block, strict=True))
     codes = Computed(f"{recipe.name} codes", (whole,), shape, form.codes, run, exact=False, grains=(into,))
     sources.append(codes)
-    of_codes = _dense(len(sources) - 1, form.codes, shape)
+    of_codes = dense(len(sources) - 1, form.codes, shape)
     run = replace(run, scales=True)
     into = tuple((1, of or size) for size, of in zip(shape, block, strict=True))
     scales = Computed(f"{recipe.name} scales", (whole,), scaled, form.scale, run, exact=False, grains=(into,))
     sources.append(scales)
-    of_scales = _dense(len(sources) - 1, form.scale, scaled)
+    of_scales = dense(len(sources) - 1, form.scale, scaled)
     each = tuple((1, 1) for _ in shape)
     by = tuple((of or size, 1) for size, of in zip(shape, block, strict=True))
     return Computed(
@@ -179,7 +179,7 @@ def _matrix(
     )  # fmt: skip
 
 
-def _dense(index: int, dtype: str, shape: Shape) -> Region:
+def dense(index: int, dtype: str, shape: Shape) -> Region:
     """A complete source, without movement."""
     size = math.prod(shape)
     axes = tuple(Axis(f"d{k}", n) for k, n in enumerate(shape))
@@ -191,11 +191,13 @@ class Rounded:
     """The codes of a matrix, or its scales: the largest magnitude of a block / the largest code.
 
     For e8m0 scales the exponent is that of the largest magnitude minus that of the largest code, as in the
-    specification; values above the largest code are clamped to it. A block of zeros has the scale 1.
+    specification; values above the largest code are clamped to it. A block of zeros has the scale 1. Raises BU133 for
+    NaN and infinity, which would change the scale of their block; `name` is the tensor's.
     """
 
     form: Form
     scales: bool
+    name: str
 
     def __call__(self, array: np.ndarray) -> np.ndarray:
         import numpy as np
@@ -210,6 +212,9 @@ class Rounded:
         padded[..., : values.shape[-2], : values.shape[-1]] = values
         blocks = padded.reshape(*values.shape[:-2], down, rows, across, columns)
         largest = np.abs(blocks).max(axis=(-3, -1))
+        if not np.isfinite(largest).all():
+            help = "was the tensor ever written? without --quantize, `bringup export` writes its values as they are"
+            raise fail("BU133", f"`{self.name}` holds NaN or infinity, which cannot be quantised", help=help)
         top = np.float32(LARGEST[form.codes])
         if form.scale == "float8_e8m0fnu":
             exponents = np.frexp(largest)[1] - np.frexp(top)[1]

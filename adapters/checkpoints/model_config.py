@@ -40,14 +40,15 @@ def model_config(folder: Path) -> ModelConfig:
         words = read_config(config)
     except BringupError as error:
         return ModelConfig({}, error.findings)
+    places = ConfigPlaces(path=config)
     stated = next((words[name] for name in NAMES if words.get(name)), None)
     if stated is not None:
-        return ModelConfig(words, [*_contradiction(stated, modelopt)] if modelopt.is_file() else ())
+        return ModelConfig(words, [*_contradiction(stated, modelopt)] if modelopt.is_file() else (), places)
     if modelopt.is_file():
-        return _with_quantisation(words, "modelopt", read_config(modelopt), MODELOPT)
+        return _with_quantisation(config, words, "modelopt", read_config(modelopt), MODELOPT)
     if awq.is_file() and "w_bit" in (found := read_config(awq)):
-        return _with_quantisation(words, "awq", found, AUTOAWQ)
-    return ModelConfig(words)
+        return _with_quantisation(config, words, "awq", found, AUTOAWQ)
+    return ModelConfig(words, places=places)
 
 
 def unreadable_config(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
@@ -55,9 +56,11 @@ def unreadable_config(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
     return [found for found in findings if found.code in ("BU202", "BU233") and Path(found.file).name == CONFIG]
 
 
-def _with_quantisation(words: dict[str, Any], method: str, found: Mapping[str, Any], file: str) -> ModelConfig:
+def _with_quantisation(
+    path: Path, words: dict[str, Any], method: str, found: Mapping[str, Any], file: str
+) -> ModelConfig:
     """The keys of a config.json with those of a quantiser's own file."""
-    places = ConfigPlaces(others={NAMES[0]: file})
+    places = ConfigPlaces(others={NAMES[0]: file}, path=path)
     return ModelConfig(words | {NAMES[0]: {"quant_method": method, **found}}, places=places)
 
 

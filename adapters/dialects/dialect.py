@@ -106,7 +106,7 @@ class Dialect:
     def places(self, hyper: Hyperparameters) -> ConfigPlaces:
         """The keys of `config` under their names in the file."""
         names = {name: f"{hyper.architecture}.{key}" for key, name in self.keys.items() if name}
-        return ConfigPlaces(hyper.path.name, names=names)
+        return ConfigPlaces(hyper.path.name, names=names, path=hyper.path)
 
     def _sizes_of_experts(self, hyper: Hyperparameters) -> dict[str, int]:
         """The sizes of experts that the metadata lacks, from the shapes of tensors."""

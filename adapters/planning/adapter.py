@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from bringup.adapters.algebra.expr import Expr, Source
 from bringup.adapters.algebra.hooks import Hook
@@ -29,9 +29,6 @@ from bringup.graphs.core.axes import Axes, AxesError, parse, sized
 from bringup.graphs.core.signature import Declared, Signature
 from bringup.grouping import digits
 from bringup.spec import Site, TensorInfo
-
-if TYPE_CHECKING:
-    import numpy as np
 
 NO_RULES: Mapping[str, Any] = {}
 NO_DROPS: Mapping[str, str] = {}
@@ -106,8 +103,9 @@ class Adapter:
         expect: tuple[int, int] | None = None,
         when: Callable[[Mapping[str, str]], bool] | None = None,
         requires: str = "",
-        wrong: Callable[[str, np.ndarray], str] | None = None,
+        wrong: Callable[..., str] | None = None,
         same_as: str = "",
+        reads: str = "",
     ) -> None:
         """Drops the tensors of a pattern.
 
@@ -115,11 +113,12 @@ class Adapter:
         at most one, and any number if the pattern has a variable that matches anything. `when(variables)` decides
         whether the drop applies. `requires` names a tensor, with the same variables, that the checkpoint must also
         have. `wrong(name, values)` is called once the values are read; it returns the reason why they must not be
-        dropped (BU115), or "". `same_as` names a tensor of the checkpoint that must have the same values (BU115).
+        dropped (BU115), or "". `reads` names a tensor whose values are a third argument; without it in the checkpoint,
+        `wrong` is not called. `same_as` names a tensor of the checkpoint that must have the same values (BU115).
         """
         open_ended = any(name not in closed(pattern) for name in compile_pattern(pattern).groupindex)
         bounds = expect or (0, sys.maxsize if open_ended or "**" in pattern else 1)
-        self.drops.append(Drop(pattern, why, bounds, when, requires, Site.outside(__file__), wrong, same_as))
+        self.drops.append(Drop(pattern, why, bounds, when, requires, Site.outside(__file__), wrong, same_as, reads))
 
     def with_(
         self,

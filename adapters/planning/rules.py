@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from bringup.adapters.algebra.expr import Expr, Source
 from bringup.adapters.algebra.name_translation import Words, each_source
 from bringup.adapters.algebra.pattern import fill, match
 from bringup.spec import Site
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +55,8 @@ class Drop:
     """Checkpoint tensors that no parameter reads.
 
     `expect` (minimum, maximum) limits the count for each number and alternative of the pattern. `wrong` returns, for a
-    tensor's name and values, the reason why it must not be dropped. `same_as` names a tensor with the same values.
+    tensor's name and values, the reason why it must not be dropped; if `reads` names another tensor, it also receives
+    the values of that one. `same_as` names a tensor with the same values.
     """
 
     pattern: str
@@ -68,14 +65,16 @@ class Drop:
     when: Callable[[Mapping[str, str]], bool] | None
     requires: str
     site: Site
-    wrong: Callable[[str, np.ndarray], str] | None = None
+    wrong: Callable[..., str] | None = None
     same_as: str = ""
+    reads: str = ""
 
     def under(self, words: Words) -> list[Drop]:
         """The drops of the same tensors under translated names."""
         patterns, needed = words.of(self.pattern), words.of(self.requires)
         needed = needed if len(needed) == len(patterns) else needed[:1] * len(patterns)
-        return [replace(self, pattern=p, requires=r) for p, r in zip(patterns, needed, strict=True)]
+        (reads, *_) = words.of(self.reads)
+        return [replace(self, pattern=p, requires=r, reads=reads) for p, r in zip(patterns, needed, strict=True)]
 
     def means(self, name: str, names: Container[str]) -> dict[str, str] | None:
         """The pattern's variables if the drop applies to a tensor, else None. `names`: the checkpoint's tensors."""

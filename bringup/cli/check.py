@@ -39,7 +39,7 @@ def command(
     MODEL is a name (`bringup models`) or a Python file; it may be omitted if the checkpoint names its architecture.
     Exits with 1 if there is an error.
 
-    With --tp, --ep or --pp, also prints the bytes of each rank's weights, and the bytes that
+    With any option under Ranks, also prints the bytes of each rank's weights, and the bytes that
     `bringup convert --rank R` reads.
     """
     if watch:

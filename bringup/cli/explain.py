@@ -36,7 +36,7 @@ def command(subject: str, rank: int | None, **named: Unpack[Words]) -> None:
     faults, faults-quantised, fidelity, formats, kernels, lora, lora-faults, quantisation, schedule-and-kernels, serve,
     support, targets, verify, weights.
 
-    Bytes are printed as FILE[FIRST:END]. With --tp, --ep or --pp, also what each rank holds and reads.
+    Bytes are printed as FILE[FIRST:END]. With any option under Ranks, also what each rank holds and reads.
     """
     of_model = bool(named["model"] or named["checkpoint"])
     text, code = page(subject) or (None if of_model else guide(subject)), subject.upper().translate(LOOK_ALIKE)

@@ -87,7 +87,7 @@ def command(
     transformers on the same checkpoint and config, or saved activations. Exits with 1 if the difference exceeds the
     bound.
 
-    With --tp, --ep or --pp, compares all ranks with the undivided graph instead: torch runs both here, in float32.
+    With any option under Ranks, compares all ranks with the undivided graph instead: torch runs both here, in float32.
     """
     from bringup.compile.bundle.folder import MANIFEST, bundle_of
     from bringup.compile.targets.selection import select

@@ -42,7 +42,7 @@ def _place(finding: Diagnostic) -> dict[str, str | int]:
     found = site_in_repository(finding.where, finding.declared)
     if found is None:
         file = in_repository(finding.file) if finding.file else None
-        return {"file": visible(file)} if file else {}
+        return {"file": visible(file)} | ({"line": finding.line} if finding.line else {}) if file else {}
     site, file = found
     span = span_of(site)
     if span is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bringup.diagnostics import Diagnostic
-from bringup.render.places import from_here
+from bringup.render.places import file_of
 from bringup.render.severity import STYLE, mark
 from bringup.render.snippet import rows
 from bringup.render.spans import span_of
@@ -31,7 +31,7 @@ def finding_text(finding: Diagnostic, paint: Paint) -> str:
             for number, text, underline in rows(span, sign, label):
                 lines.append(f"{paint(f'{number:>{len(indent)}} |', 'blue')} {text}{paint(underline, color)}")
     if finding.file:
-        lines.append(f"{arrow} {from_here(finding.file)}{f': `{finding.tensor}`' if finding.tensor else ''}")
+        lines.append(f"{arrow} {file_of(finding)}{f': `{finding.tensor}`' if finding.tensor else ''}")
     lines += (f"{indent} {paint('=', 'blue')} {paint(name, 'bold')}: {text}" for name, text in _facts(finding))
     return "\n".join(lines)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from bringup.diagnostics import Diagnostic
 from bringup.installed import is_installed
 from bringup.spec import Site
 
@@ -32,6 +33,11 @@ def site_in_repository(*sites: Site | None) -> tuple[Site, str] | None:
     """The first of the sites that is in the repository, and its path there."""
     found = ((site, in_repository(site.file)) for site in sites if site)
     return next(((site, path) for site, path in found if path), None)
+
+
+def file_of(finding: Diagnostic) -> str:
+    """The checkpoint's file of a finding, with the line if it has one; "" without a file."""
+    return f"{from_here(finding.file)}:{finding.line}" if finding.line else from_here(finding.file)
 
 
 def from_here(file: str) -> str:

@@ -29,7 +29,7 @@ def span_of(site: Site) -> Span | None:
     lines = [line.rstrip("\r\n") for line in linecache.getlines(site.file)]
     if not 0 < site.line <= len(lines) or not lines[site.line - 1].strip():
         return None
-    found = _expression("\n".join(lines), site.line)
+    found = None if site.file.endswith(".json") else _expression("\n".join(lines), site.line)  # JSON may be Python too
     if found is None:
         text = lines[site.line - 1]
         return Span(site.line, len(text) - len(text.lstrip()), site.line, len(text.rstrip()), (text,))

@@ -10,9 +10,11 @@ from typing import Any, cast
 
 from bringup.adapters.checkpoints.bounded_json import MAX_DEPTH, read_json
 from bringup.compile.program.program import EntryPoint
-from bringup.diagnostics import fail
+from bringup.diagnostics import BringupError, fail
 from bringup.graphs.core.step import BLOCK
+from bringup.grouping import some
 from bringup.spec import DTYPES
+from bringup.system.atomic import sha256
 from bringup.system.os_errors import reason, refused
 
 AGAIN = "copy the bundle again, or compile it again"
@@ -82,28 +84,46 @@ def read_form(path: Path, schema: int) -> dict[str, Any]:
     try:
         manifest = read_json(path, deep=MAX_DEPTH + 1)  # one level more than the config in it
     except ValueError as error:
-        raise ValueError(f"its manifest is not readable: {error}") from None
+        raise ValueError(f"`manifest.json` is not readable: {error}") from None
     found = manifest.get("schema")
     if type(found) is not int:
-        raise ValueError("its manifest has no schema")
+        raise ValueError("`manifest.json` has no schema")
     if found != schema:
-        raise OtherSchemaError(f"its manifest has schema {found:,}, and this version reads {schema}")
+        raise OtherSchemaError(f"`manifest.json` has schema {found:,}, and this version reads {schema}")
     for wrong in chain(_misfits(manifest, FORM, ""), _nonsense(manifest)):
-        raise ValueError(f"in its manifest, {wrong}")
+        raise ValueError(f"in `manifest.json`, {wrong}")
     return manifest
 
 
 @contextmanager
-def program_of(bundle: Path) -> Generator[None]:
-    """Loads a bundle's program in this block. Raises BU603 if its files are not a program, BU903 without memory."""
+def program_of(bundle: Path, files: Mapping[str, str]) -> Generator[None]:
+    """Loads a bundle's program in this block. Raises BU603 if its files are not a program, BU903 without memory.
+
+    `files` are the digests in the manifest. After an error the files, except the weights, are compared with them: the
+    message names a damaged one, which may raise any error in the code that reads it.
+    """
     try:
         yield
-    except (OSError, ValueError, RuntimeError, LookupError) as error:
+    except (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, BringupError) as error:
         if known := refused(error):
             raise known from error
-        message = reason(error).partition("\n")[0]
-        help = f"a file of it is damaged or of another machine: {AGAIN}"
-        raise fail("BU603", f"the program of `{bundle}` cannot be loaded: {message}", help=help) from error
+        why = error.findings[0].message if isinstance(error, BringupError) else reason(error).partition("\n")[0]
+        message = f"the program of `{bundle}` cannot be loaded: {why}"
+        if names := [name for name, digest in files.items() if _is_damaged(bundle / name, digest)]:
+            message += f"; {some(names)} {'is' if len(names) == 1 else 'are'} damaged"
+            raise fail("BU603", message, help=AGAIN, file=str(bundle / names[0])) from error
+        if isinstance(error, TypeError | AttributeError | BringupError):
+            raise
+        help = f"its files are those of the compile: is it of another machine? {AGAIN}"
+        raise fail("BU603", message, help=help) from error
+
+
+def _is_damaged(file: Path, digest: str) -> bool:
+    """Whether a file of a program has another digest. Weights, which may be large, are not read."""
+    try:
+        return file.suffix != ".safetensors" and sha256(file, fresh=True) != digest
+    except OSError:
+        return False
 
 
 def _misfits(value: Any, form: Any, place: str) -> Iterator[str]:

@@ -76,10 +76,11 @@ def convert(
 
     Tensors are read once, in file order, or with `layered` layer by layer; threads compute ahead, with at most 256 MiB
     of tensors and arrays, or one parameter's. The folder is written completely or not at all. An interrupted conversion
-    resumes, when it is called again, with the shard that it was at (see `shards.py`). Raises BringupError with the
-    findings of `check`, BU011 and BU012 if `out` exists, BU045, BU130 and BU138 if ranks do not fit, BU115 if a dropped
-    tensor has values that must not be dropped, BU139 for a dtype that the format does not support, BU140 for a form
-    that the model does not support, BU207 for a file of the checkpoint that changes meanwhile.
+    resumes, when it is called again, with the shard that it was at (see `shards.py`). NaN, infinity and matrices of
+    zeros are written as they are, with a warning (BU133, BU134). Raises BringupError with the findings of `check`,
+    BU011 and BU012 if `out` exists, BU045, BU130 and BU138 if ranks do not fit, BU115 if a dropped tensor has values
+    that must not be dropped, BU139 for a dtype that the format does not support, BU140 for a form that the model does
+    not support, BU207 for a file of the checkpoint that changes meanwhile.
     """
     job, progress = as_job(job), progress or Silent()
     to, form, out = choice("to", to, FORMS), choice("form", form, FORMATS), Path(path("out", out))
@@ -103,14 +104,16 @@ def convert(
         digest = inputs_digest(job, plans, selection if to == "layout" else None, words)
         staging = Staging.opened(sibling_path(folder.parent / out.resolve().name, "resume"), digest)
         with _cleaned_up(staging):
-            reader = _write(job, plans, files, folder, staging, sources, order, stage.advance)
+            writer = _write(job, plans, files, folder, staging, sources, order, stage.advance)
+        for finding in writer.sound.findings(job.plan, stops=False):
+            progress.warn(finding)
         layout_of = {"target": target} if to == "layout" else {}
-        _write_words(job, chosen, folder, ranks, files, plans, {"read": reader.nbytes, **layout_of})
-        again = f", {reader.reused} shards taken over" if reader.reused else ""
+        _write_words(job, chosen, folder, ranks, files, plans, {"read": writer.nbytes, **layout_of})
+        again = f", {writer.reused} shards taken over" if writer.reused else ""
         written = tuple((folder / file).stat().st_size for file in files)
         count = "1 file" if len(files) == 1 else f"{len(files)} files"
-        stage.done(f"{sum(written) / 1e6:,.1f} MB in {count}, {reader.nbytes / 1e6:,.1f} MB read{again}")
-    return Converted(folder=out, files=tuple(files), read=reader.nbytes, written=written)
+        stage.done(f"{sum(written) / 1e6:,.1f} MB in {count}, {writer.nbytes / 1e6:,.1f} MB read{again}")
+    return Converted(folder=out, files=tuple(files), read=writer.nbytes, written=written)
 
 
 def _write(

@@ -19,13 +19,14 @@ from bringup.arguments import path
 from bringup.compile.bundle import folder as bundles
 from bringup.compile.bundle.bundle_job import job_of_bundle
 from bringup.compile.check.checker import check_job
+from bringup.compile.check.value_stats import Soundness
 from bringup.compile.convert.array_files import ArrayFile, array_file
 from bringup.compile.convert.convert import NOTE
 from bringup.compile.convert.published_files import Exported, files_of, write_words
 from bringup.compile.job import Job
 from bringup.diagnostics import BringupError, fail
 from bringup.grouping import some
-from bringup.progress import Progress, Silent
+from bringup.progress import Progress, Silent, Stage
 from bringup.shown import short
 from bringup.spec import DTYPES, TensorInfo
 from bringup.system.os_errors import need_room
@@ -55,8 +56,9 @@ def export(
 
     `read` returns the array of an entry of `plan`; by default both are the job's own, so that the result is the
     checkpoint converted by its adapter and back. Memory: parameters and tensors that depend on one another, such as the
-    experts of one matrix. Raises the findings of `check`, BU117 with the list of all rules that have no inverse, BU143
-    for GGUF files and for tensors that `with_dropped` does not have, BU011 and BU012.
+    experts of one matrix. NaN, infinity and matrices of zeros are written, with a warning (BU133, BU134). Raises the
+    findings of `check`, BU117 with the list of all rules that have no inverse, BU143 for GGUF files and for tensors
+    that `with_dropped` does not have, BU011 and BU012.
     """
     if job.graph.options.quantize is not None:
         from bringup.compile.convert.export_quantised import export_quantised
@@ -93,19 +95,31 @@ def export(
                 header, metadata = _original(infos)
                 opened = stack.enter_context(array_file(folder / file, infos, metadata=metadata, header=header))
                 where |= dict.fromkeys((info.name for info in infos), opened)
-            parts = components(plan)
-            for count, part in enumerate(parts, 1):
-                arrays = {name: read(name, entry) for name, entry in part.entries.items()}
-                for name, array in reverse(part, arrays).items():
-                    where[name].put(name, array)
-                stage.advance(count / len(parts))
+            sound = _put(plan, read, where, stage)
             for name, info in copied.items():
                 where[name].put(name, cast(Checkpoint, with_dropped).read(info))
         for source in (job.checkpoint, *([with_dropped] if with_dropped else [])):
             source.refuse_changed()
+        for finding in sound.findings(job.plan, stops=False):
+            progress.warn(finding)
         write_words(job, folder, files, left_out)
         stage.done(f"{len(wanted)} tensors in {len(files)} file{'' if len(files) == 1 else 's'}")
     return Exported(folder=out, files=tuple(files), tensors=len(wanted), left_out=left_out)
+
+
+def _put(
+    plan: Plan, read: Callable[[str, Entry], np.ndarray], where: Mapping[str, ArrayFile], stage: Stage
+) -> Soundness:
+    """Writes the tensors of a plan to their files. The result has the parameters with values that no model has."""
+    parts, sound = components(plan), Soundness()
+    for count, part in enumerate(parts, 1):
+        arrays = {name: read(name, entry) for name, entry in part.entries.items()}
+        for name, array in arrays.items():
+            sound.look(part.entries[name], array)
+        for name, array in reverse(part, arrays).items():
+            where[name].put(name, array)
+        stage.advance(count / len(parts))
+    return sound
 
 
 def _dropped(

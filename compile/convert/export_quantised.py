@@ -12,6 +12,7 @@ from bringup.adapters.apply.quantise import QuantisedTensor, quantised_tensors, 
 from bringup.arguments import path
 from bringup.compile.bundle import folder as bundles
 from bringup.compile.check.checker import check_job
+from bringup.compile.check.value_stats import Soundness
 from bringup.compile.convert.array_files import ArrayFile, array_file
 from bringup.compile.convert.convert import NOTE
 from bringup.compile.convert.published_files import Exported, files_of, write_words
@@ -31,15 +32,16 @@ def export_quantised(job: Job, out: str | Path, *, force: bool = False, progress
     Other tensors have their original bytes; those that the adapter drops are omitted. Files are those of the
     checkpoint, and config.json also has `quantization_config`. Weights loaded from it have the values of the job's own
     parameters. Memory: one matrix.
-    Raises the findings of `check`, BU117 for a tensor that is quantised and also read as floats, BU143 for a matrix
-    that the format does not support, BU011 and BU012.
+    Raises the findings of `check`, BU117 for a tensor that is quantised and also read as floats, BU133 for a matrix
+    with NaN or infinity, BU143 for one that the format does not support, BU011 and BU012. Other tensors with such
+    values are written, with a warning.
     """
     progress, out, plan = progress or Silent(), Path(path("out", out)), job.plan
     form, read = published_form(recipe_of(job.graph.options.quantize or "")), job.checkpoint.load or job.checkpoint.read
     with progress.stage("Checking") as stage:
         check_job(job).raise_if_errors()
         quantised = quantised_tensors(plan)
-        read_by_us = {info.name for entry in plan.entries.values() for info in entry.tensors}
+        read_by_us = {info.name: entry for entry in plan.entries.values() for info in entry.tensors}
         parts = {name: _parts(form, tensor) for name, tensor in quantised.items()}
         unchanged = [info for info in plan.headers.values() if info.name in read_by_us and info.name not in quantised]
         files = files_of([*unchanged, *(info for each in parts.values() for info in each.values())])
@@ -49,12 +51,14 @@ def export_quantised(job: Job, out: str | Path, *, force: bool = False, progress
         infos = [info for each in files.values() for info in each]
         need_room(out.resolve().parent, sum(DTYPES[info.dtype].nbytes(info.shape) for info in infos))
         with ExitStack() as stack:
-            where: dict[str, ArrayFile] = {}
+            where, sound = dict[str, ArrayFile](), Soundness()
             for file, held in files.items():
                 opened = stack.enter_context(array_file(folder / file, held, metadata={"format": "pt"}))
                 where |= dict.fromkeys((info.name for info in held), opened)
             for info in unchanged:
-                where[info.name].put(info.name, read(info))
+                array = read(info)
+                sound.look_at_tensor(read_by_us[info.name], info, array)
+                where[info.name].put(info.name, array)
             for number, (name, tensor) in enumerate(quantised.items(), 1):
                 codes, scales = (
                     fill_region(region, tensor.entry.sources, read, region.dtype) for region in tensor.matrix.arrays
@@ -63,6 +67,8 @@ def export_quantised(job: Job, out: str | Path, *, force: bool = False, progress
                     where[parts[name][part].name].put(parts[name][part].name, array)
                 stage.advance(number / len(quantised))
         job.checkpoint.refuse_changed()
+        for finding in sound.findings(plan, stops=False):
+            progress.warn(finding)
         words = form.words(sorted(_unquantised(job, quantised)))
         config = {**job.config, "quantization_config": words}
         write_words(replace(job, config=config), folder, files, left_out, own_config=True)

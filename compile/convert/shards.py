@@ -13,17 +13,20 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bringup.adapters.apply.byte_runs import SHORT, Group, union
 from bringup.adapters.apply.materialise import THREADS, fill
 from bringup.adapters.apply.range_reader import RangeReader
+from bringup.adapters.checkpoints.arrays import from_bytes
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
-from bringup.adapters.planning.plan import Plan
+from bringup.adapters.planning.plan import Entry, Plan
+from bringup.compile.check.value_stats import Soundness
 from bringup.compile.convert.array_files import ArrayFile
 from bringup.compile.convert.convert_inputs import SourceFiles
 from bringup.compile.convert.staging import Staging
+from bringup.spec import DTYPES, TensorInfo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,13 +64,14 @@ def shards_of(todo: Sequence[Group], plans: Sequence[Plan], inputs: str, minimum
 @dataclass(slots=True)
 class Writer:
     """Writes the arrays of plans to their files, shard by shard. `nbytes` counts the bytes read of the checkpoint,
-    `reused` the shards of an earlier run."""
+    `reused` the shards of an earlier run; `sound` has the arrays with values that no trained model has."""
 
     checkpoint: Checkpoint
     plans: Sequence[Plan]
     sources: SourceFiles
     nbytes: int = 0
     reused: int = 0
+    sound: Soundness = field(default_factory=Soundness)
 
     def write(
         self,
@@ -85,6 +89,8 @@ class Writer:
                 if self._digest(shard, files) == staging.written[shard.key]:
                     self.reused += 1
                     for index, name in (each for group in shard.groups for each in group):
+                        entry = self.plans[index].entries[name]
+                        self.sound.look(entry, _written(files[index], entry))
                         files[index].skip(name)
                     advance(count / len(shards))
                     continue
@@ -92,6 +98,7 @@ class Writer:
             sha = hashlib.sha256()
             for group, arrays in self._computed(shard.groups):
                 for (index, name), array in zip(group, arrays, strict=True):
+                    self.sound.look(self.plans[index].entries[name], array)
                     sha.update(files[index].put(name, array))
             self.sources.check()
             for file in files:
@@ -156,6 +163,14 @@ class Writer:
         entries = [self.plans[index].entries[name] for index, name in group]
         tensors = {info.name: info.nbytes for entry in entries for info in entry.tensors}
         return sum(tensors.values()) + sum(entry.declared.nbytes for entry in entries)
+
+
+def _written(file: ArrayFile, entry: Entry) -> np.ndarray:
+    """The array of an entry that an earlier run wrote."""
+    declared = entry.declared
+    shape, dtype = declared.storage
+    info = TensorInfo(declared.name, dtype, shape, nbytes=DTYPES[dtype].nbytes(shape))
+    return from_bytes(info, b"".join(file.stored(info.name)))
 
 
 def by_layer(todo: Sequence[Group], plans: Sequence[Plan], layer: Callable[[str], int | None]) -> list[Group]:

@@ -35,7 +35,7 @@ def trial_of(
     interface = Interface.from_json(manifest["interface"])
     known = [entry.name for entry in interface.entries]
     names = [choice("entry", name, known) for name in entries]
-    with program_of(folder):
+    with program_of(folder, manifest["files"]):
         schedule = read_schedule(folder, interface)
         plan = read_plan(folder, schedule.graphs)
         check_calls(plan, schedule, interface)

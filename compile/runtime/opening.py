@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from bringup.adapters.checkpoints.arrays import resident as read_resident
 from bringup.adapters.checkpoints.safetensors import read_header
 from bringup.arguments import path as as_path
 from bringup.compile.bundle.folder import TOKENIZER, WEIGHTS, check_files, read_manifest, steady
-from bringup.compile.bundle.manifest import program_of
+from bringup.compile.bundle.manifest import AGAIN, program_of
 from bringup.compile.program.program import Executor, Interface
 from bringup.compile.targets.registry import of_bundle
 from bringup.compile.targets.requirements import check_installed
@@ -94,7 +94,7 @@ def _opened(folder: Path, executor: str | None) -> Opened:
         target.check_device(as_path("executor", executor))
     interface = Interface.from_json(manifest["interface"])
     weights = _weights(folder, manifest, resident=target.reads_weights(executor))
-    with program_of(folder):
+    with program_of(folder, manifest["files"]):
         running = target.load(folder, interface, weights, executor)
     return Opened(manifest, running, interface, folder, device=executor)
 
@@ -105,7 +105,10 @@ def _weights(folder: Path, manifest: dict[str, Any], *, resident: bool = False) 
     They are mapped from their file, or `resident`: read into memory if the system can spare it.
     """
     path = folder / WEIGHTS
-    tensors = read_header(path)
+    try:
+        tensors = read_header(path)
+    except BringupError as error:
+        raise BringupError(*(replace(finding, help=AGAIN) for finding in error.findings)) from error
     if resident and _has_room(sum(info.nbytes for info in tensors.values())):
         arrays = read_resident(path, tensors)
     else:

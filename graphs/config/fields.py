@@ -247,7 +247,7 @@ class Fields:
                 break
         else:
             finding = Diagnostic(code=code, message=message, parameter=key, help=help, severity=severity, stops=stops)
-            self.findings.append(finding)
+            self.findings.append(replace(finding, config_key=self.path(key)))
 
     def overridden(self, key: str, value: Any, by: str, used: Any) -> None:
         """Warns that two keys contradict each other, and that the one that transformers obeys, `by`, is used.
@@ -270,9 +270,10 @@ class Fields:
     def done(self) -> list[Diagnostic]:
         """Ends the reading: every finding, and those on keys that were not read, or not by a family."""
         excused = {*self.allowed, *(finding.parameter for finding in self.findings)}
-        unread = unread_keys(self.raw, self.read, self.allowed, self.family)
-        found = [*mistyped(self.raw, excused), *unread]
-        self.findings += (replace(f, message=self._in_file(f.message, f.parameter)) for f in found)
+        found = [*mistyped(self.raw, excused), *unread_keys(self.raw, self.read, self.allowed, self.family)]
+        for f in found:
+            text, key = self._in_file(f.message, f.parameter), self.path(f.parameter)
+            self.findings.append(replace(f, message=text, config_key=key))
         return self.findings
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self, cast
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, Self, cast
 
 from bringup.diagnostics import BringupError, Diagnostic, Severity
 from bringup.graphs.config.fields import Fields
@@ -73,3 +74,27 @@ class HFConfig:
             return config, findings  # the value is not valid for the resembled key
         wrong = [unknown_key(key, raw[key], fields.read, cls.family) for key in intended]
         return corrected, [*wrong, *again.done()]
+
+
+class Sized(Protocol):
+    """The config of a decoder."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def max_positions(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockConfig(HFConfig):
+    """The config of a model that contains a decoder, whose config is `block`: it has the same tokens and positions."""
+
+    block: Sized
+
+    @property
+    def vocab_size(self) -> int:
+        return self.block.vocab_size
+
+    @property
+    def max_positions(self) -> int:
+        return self.block.max_positions

@@ -65,5 +65,6 @@ def unknown_key(key: str, value: Any, read: Collection[str], family: str) -> Dia
         message=f"config key `{short(key)}` = {shown(value)} is not read by the {family} graph",
         help=f"{did_you_mean(key, read)} {allow}".lstrip(),
         parameter=key,
+        config_key=key,
         severity=Severity.NOTE if _empty(value) else Severity.ERROR,
     )

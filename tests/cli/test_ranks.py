@@ -6,10 +6,13 @@ import math
 import time
 from typing import Any
 
+import click
 import pytest
 
 from bringup.adapters.apply.parallel import Parallel
 from bringup.adapters.checkpoints.memory import dict_checkpoint
+from bringup.cli.main import cli
+from bringup.cli.parameters.ranks import any_ranks
 from bringup.compile.check.ranks import divide
 from bringup.compile.job import Job, open_job
 from bringup.compile.packed_job import packed_shares
@@ -113,3 +116,26 @@ def test_equal_ranks_share_a_line() -> None:
     assert shares(found).splitlines()[0] == "ranks 0 to 2: 4.0 kB each, 5.0 kB read"
     assert shares(found).splitlines()[3] == "rank 5: 4.0 kB, 7.0 kB read"
     assert shares(Report(dtype="float32")) == ""
+
+
+VALUES = {
+    "--tp": "2", "--ep": "2", "--pp": "2", "--stage-layers": "1,1", "--vocab-multiple": "64",
+    "--expert-map": "map.json", "--redundant-experts": "1",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["check", "explain", "verify"])
+def test_help_names_what_divides_a_model(name: str) -> None:
+    """Each option of the section starts it, not only the three sizes."""
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    described = " ".join(command.get_help(click.Context(command)).split())
+    assert "With any option under Ranks" in described.partition("Options:")[0]
+    assert "--tp" not in described.partition("Options:")[0]
+    listed = [option.opts[0] for option in command.params if getattr(option, "section", "") == "Ranks"]
+    assert listed == list(VALUES)
+    nothing = command.make_context(name, ["gpt2"]).params
+    assert not any_ranks(nothing)  # type: ignore[arg-type]
+    for option in listed:
+        given = command.make_context(name, ["gpt2", option, VALUES[option]]).params
+        assert any_ranks(given), option  # type: ignore[arg-type]

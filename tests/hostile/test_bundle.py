@@ -160,7 +160,7 @@ def test_manifests_without_sense(bundle: Path, name: str) -> None:
 MESSAGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "older": (lambda m: m.update(schema=SCHEMA - 1), f"another version .*schema {SCHEMA - 1}, .* reads {SCHEMA}"),
     "newer": (lambda m: m.update(schema=SCHEMA + 1), "by another version of bringup"),
-    "no schema": (lambda m: m.pop("schema"), "its manifest has no schema"),
+    "no schema": (lambda m: m.pop("schema"), "`manifest.json` has no schema"),
 }
 
 
@@ -176,7 +176,7 @@ def test_bundles_of_another_version(bundle: Path, name: str) -> None:
 def test_a_manifest_that_was_cut(bundle: Path) -> None:
     file = bundle / "manifest.json"
     file.write_bytes(file.read_bytes()[:500])
-    with pytest.raises(BringupError, match=r"BU603.* its manifest is not readable: "):
+    with pytest.raises(BringupError, match=r"BU603.* `manifest.json` is not readable: "):
         read_manifest(bundle)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,26 +52,26 @@ def errors_of(raw: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(finding.code, finding.parameter) for finding in findings if finding.severity is Severity.ERROR]
 
 
-NOT_CONFIG = {
-    "nothing": b"",
-    "random": bytes(range(256)) * 40,
-    "not utf-8": b'{"a": "\xff"}',
-    "utf-16": json.dumps(GPT2).encode("utf-16"),
-    "a list": b"[]",
-    "a key twice": b'{"n_embd": 64, "n_embd": 65}',
-    "deep lists": b'{"a": %s' % (b"[" * 1_000_000),
-    "70 lists deep": b'{"a": %s1%s}' % (b"[" * 70, b"]" * 70),
-    "a million digits": b'{"n_layer": %s}' % (b"1" * 1_000_000),
-    "1e400": b'{"layer_norm_epsilon": 1e400}',
-    "half a character": b'{"a": "\\udc00"}',
-    "100 MB": b'{"a": "%s"}' % (b"a" * 100_000_000),
-    "a million keys": b"{%s}" % b",".join(b'"k%d":0' % n for n in range(1_000_000)),
+NOT_CONFIG: dict[str, Callable[[], bytes]] = {  # created in the test: some are large
+    "nothing": lambda: b"",
+    "random": lambda: bytes(range(256)) * 40,
+    "not utf-8": lambda: b'{"a": "\xff"}',
+    "utf-16": lambda: json.dumps(GPT2).encode("utf-16"),
+    "a list": lambda: b"[]",
+    "a key twice": lambda: b'{"n_embd": 64, "n_embd": 65}',
+    "deep lists": lambda: b'{"a": %s' % (b"[" * 1_000_000),
+    "70 lists deep": lambda: b'{"a": %s1%s}' % (b"[" * 70, b"]" * 70),
+    "a million digits": lambda: b'{"n_layer": %s}' % (b"1" * 1_000_000),
+    "1e400": lambda: b'{"layer_norm_epsilon": 1e400}',
+    "half a character": lambda: b'{"a": "\\udc00"}',
+    "100 MB": lambda: b'{"a": "%s"}' % (b"a" * 100_000_000),
+    "a million keys": lambda: b"{%s}" % b",".join(b'"k%d":0' % n for n in range(1_000_000)),
 }
 
 
 @pytest.mark.parametrize("name", NOT_CONFIG)
 def test_what_is_no_config(tmp_path: Path, name: str) -> None:
-    (tmp_path / "config.json").write_bytes(NOT_CONFIG[name])
+    (tmp_path / "config.json").write_bytes(NOT_CONFIG[name]())
     with pytest.raises(BringupError) as caught:
         read_config(tmp_path / "config.json")
     assert [finding.code for finding in caught.value.findings] == ["BU202"]
@@ -80,7 +80,7 @@ def test_what_is_no_config(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["deep lists", "a million digits", "100 MB", "a million keys"])
 def test_in_time_and_memory(tmp_path: Path, name: str) -> None:
     (tmp_path / "model.safetensors").write_bytes(framed({}))
-    (tmp_path / "config.json").write_bytes(NOT_CONFIG[name])
+    (tmp_path / "config.json").write_bytes(NOT_CONFIG[name]())
     assert_one_error(check("--checkpoint", tmp_path), "BU202")
 
 

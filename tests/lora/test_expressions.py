@@ -8,7 +8,6 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from peft.utils.other import get_pattern_key
 
 from bringup.adapters.lora import expressions
 from bringup.adapters.lora.expressions import MOST_LENGTH, Unbounded, check, ends, fullmatch
@@ -110,6 +109,8 @@ KEYS = st.one_of(
 @settings(max_examples=300, deadline=None)
 @given(keys=st.lists(KEYS, max_size=5, unique=True), text=st.text(alphabet="ab.1_", max_size=7))
 def test_the_first_pattern_that_matches_is_that_of_peft(keys, text):
+    from peft.utils.other import get_pattern_key  # imports bitsandbytes, which takes a second of each worker
+
     values = {key: at + 1 for at, key in enumerate(keys)}
     expected = values.get(get_pattern_key(keys, text), 0)
     assert NamePatterns.of(values).value(text, 0) == expected

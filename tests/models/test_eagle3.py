@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from transformers import LlamaConfig, PreTrainedConfig, Qwen3Config
 from bringup.adapters.apply.materialise import materialise
 from bringup.adapters.eagle3 import offsets_of, rows_in
 from bringup.adapters.sources.open_checkpoint import Access
+from bringup.compile.check.values import value_findings
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import build, check
 from bringup.compile.runtime.session import load
@@ -194,6 +196,26 @@ def test_faulty_heads(head: Path) -> None:
     heads.write(head, {name: tensor for name, tensor in tensors.items() if name != "d2t"}, RAW)
     (finding,) = report(head).errors
     assert (finding.code, finding.sources) == ("BU101", ("d2t",))
+
+
+def test_flags_of_other_tokens(head: Path) -> None:
+    """`t2d` repeats the tokens of `d2t`."""
+    tensors, _ = heads.read(head)
+    flags = tensors["t2d"]
+    absent, last = (int((flags == there).nonzero()[-1]) for there in (False, True))
+    for wrong, message in (
+        (flags.index_fill(0, torch.tensor([last]), False), f"only `d2t` has token {last}$"),
+        (flags.index_fill(0, torch.tensor([absent]), True), f"only `t2d` has token {absent}$"),
+        (~flags, "only `.2.` has token 0, and 60 more differ$"),
+        (flags[:-1], r"its shape is \[60\], and the vocabulary has 61 tokens$"),
+    ):
+        job = open_job("eagle3", str(heads.write(head, tensors | {"t2d": wrong}, RAW)))
+        assert check(job).ok
+        (finding,) = value_findings(job)
+        assert finding.code == "BU115"
+        assert re.search(rf"^cannot drop `t2d` as a copy of the tokens of `d2t`: {message}", finding.message)
+    heads.write(head, tensors | {"t2d": flags.to(torch.int64)}, RAW)
+    assert value_findings(open_job("eagle3", str(head))) == []
 
 
 def test_offsets_of_tokens() -> None:

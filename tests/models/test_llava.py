@@ -179,7 +179,7 @@ def test_llava_1_5_as_published() -> None:
         "text_config": text, "vision_feature_layer": -2, "vision_feature_select_strategy": "default",
         "vision_config": {"model_type": "clip_vision_model", "hidden_size": 1024},
     }  # fmt: skip
-    ours = OurConfig.from_hf(raw).text
+    ours = OurConfig.from_hf(raw).block
     assert (ours.hidden, ours.ffn, ours.num_heads, ours.num_kv_heads, len(ours.windows)) == (4096, 11008, 32, 32, 32)
     assert (ours.vocab_size, ours.max_positions, ours.eps) == (32064, 4096, 1e-5)
 

@@ -61,7 +61,7 @@ def test_json(workspace: Path, report: str) -> None:
     for finding in found["findings"]:
         assert list(finding) == [
             "code", "severity", "parameter", "sources", "expected", "actual", "message", "help", "rule", "declared",
-            "file", "fixes",
+            "file", "line", "fixes",
         ]  # fmt: skip
         for site in (finding["rule"], finding["declared"]):
             assert site is None or Path(site["file"]).read_text("utf-8").splitlines()[site["line"] - 1]

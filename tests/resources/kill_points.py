@@ -67,7 +67,6 @@ POINTS = {
     "before the weights are on the disk": Point(at="bringup.system.atomic:NewFile.finish", when="before", left=_PART),
     "after the weights": Point(at=PIPELINE + "place_weights", when="after", left=_PART),
     "after a link to the weights": Point(at="os:link", when="after", left=_PART, lacks="no entry"),
-    "before the signature": Point(at="pathlib:Path.write_text", when="before", on="signature.json", left=_PART),
     "half of a program": Point(at="os:write", when="half", on="decode.layer0.pt2", left=_PART),
     "before a program has its name": Point(at="os:replace", when="before", on="decode.layer0.pt2", left=_PART),
     "before the manifest": Point(at=FOLDER + "seal", when="before", left=_PART),

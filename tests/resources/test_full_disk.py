@@ -78,7 +78,6 @@ def test_every_write_fails(compiled, checkpoints, tmp_path, capsys, code, step):
         ".b.lock",
         ".b.part",
         "o",
-        "signature.json",
     }
 
 

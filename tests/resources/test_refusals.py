@@ -168,7 +168,7 @@ def failed(error: OSError, cause: OSError | None = None) -> str:
     """The code of the finding if loading a bundle's program fails like this, with its message."""
 
     def load() -> None:
-        with program_of(Path("b")):
+        with program_of(Path("b"), {}):
             raise error from cause
 
     with pytest.raises(BringupError) as raised:

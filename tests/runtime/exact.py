@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +23,15 @@ NONE = -1
 
 def logits_of(rows: Sequence[tuple[int, int]]) -> np.ndarray:
     """Of a sequence whose cache holds these (token, length that it depends on)."""
-    digest = hashlib.sha256(np.array(rows, np.int64).tobytes()).digest()
-    return np.random.default_rng(int.from_bytes(digest[:8])).standard_normal(VOCABULARY).astype(np.float32)
+    return _logits(hashlib.sha256(np.array(rows, np.int64).tobytes()).digest())
+
+
+@cache
+def _logits(digest: bytes) -> np.ndarray:
+    """A generator takes longer than a lookup: the program and `expected` hash the same rows."""
+    logits = np.random.default_rng(int.from_bytes(digest[:8])).standard_normal(VOCABULARY).astype(np.float32)
+    logits.flags.writeable = False
+    return logits
 
 
 class Exact:
@@ -78,25 +87,16 @@ def entry(tokens: int, sequences: int, *, decode: bool) -> Entry:
     )
 
 
-def new_batch(
-    sequences: int = 4,
-    blocks: int = 16,
-    context: int = 256,
-    *,
-    sizes: Sequence[int] = (32, 128),
-    recompute: Sequence[int] = (),
-    varies: int | None = None,
-    kind: str = "paged",
-    all_logits: bool = False,
-) -> Batch:
-    """A batch of so many sequences over so many blocks."""
-    return Batch(new_opened(sequences, blocks, context, sizes, recompute, varies, kind, all_logits=all_logits))
+def new_batch(*given: Any, **words: Any) -> Batch:
+    """A batch with the settings of `new_opened`."""
+    return Batch(new_opened(*given, **words))
 
 
 def new_opened(
-    sequences: int, blocks: int, context: int, sizes: Sequence[int], recompute: Sequence[int], varies: int | None,
-    kind: str = "paged", *, all_logits: bool,
+    sequences: int = 4, blocks: int = 16, context: int = 256, sizes: Sequence[int] = (32, 128),
+    recompute: Sequence[int] = (), varies: int | None = None, kind: str = "paged", *, all_logits: bool = False,
 ) -> Opened:  # fmt: skip
+    """A bundle for so many sequences over so many blocks."""
     counts = [1 << power for power in range(sequences.bit_length()) if 1 << power < sequences] + [sequences]
     interface = Interface(
         functions=(),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,6 +17,37 @@ from bringup.graphs.core.step import BLOCK
 from tests.runtime.exact import VOCABULARY, collect, expected, finish, new_batch
 
 SYSTEM = [index * 7 % VOCABULARY for index in range(150)]  # two blocks and a part that prompts begin with
+
+
+def run_joining(batch: Batch, given: Sequence[Request]) -> dict[int, list[int]]:
+    """Two steps after each request is added, then the rest. Each gets the tokens of its own run."""
+    tokens: dict[int, list[int]] = {}
+    for request in given:
+        batch.add(request)
+        collect(batch, tokens)
+        collect(batch, tokens)
+    finish(batch, tokens)
+    assert tokens == {index: expected(request) for index, request in enumerate(given)}
+    assert batch.step() == []
+    return tokens
+
+
+def run_in_any_order(batch: Batch, given: Sequence[Request], data: st.DataObject, **rope: Any) -> None:
+    """Steps between requests that are added, and some that are removed, which get a prefix of their tokens."""
+    tokens: dict[int, list[int]] = {}
+    removed: set[int] = set()
+    for request in given:
+        batch.add(request)
+        for _ in range(data.draw(st.integers(0, 6))):
+            collect(batch, tokens)
+        if data.draw(st.integers(0, 4)) == 0:
+            id = data.draw(st.integers(0, len(given) - 1))
+            if batch.remove(id):
+                removed.add(id)
+    finish(batch, tokens)
+    for index, request in enumerate(given):
+        wanted, found = expected(request, **rope), tokens.get(index, [])
+        assert found == (wanted[: len(found)] if index in removed else wanted)
 
 
 def requests(count: int, seed: int = 0) -> list[Request]:
@@ -33,16 +67,9 @@ def used(batch: Batch) -> int:
 
 
 def test_those_that_join_later_get_the_tokens_of_their_own_runs() -> None:
-    batch, tokens = new_batch(), {}
-    given = requests(12)
-    for request in given:
-        batch.add(request)
-        collect(batch, tokens)
-        collect(batch, tokens)
-    finish(batch, tokens)
-    assert tokens == {index: expected(request) for index, request in enumerate(given)}
+    batch = new_batch()
+    run_joining(batch, requests(12))
     assert used(batch) == 0
-    assert batch.step() == []
 
 
 @settings(max_examples=40, deadline=None)
@@ -51,21 +78,7 @@ def test_any_order_of_adding_stepping_and_removing(data: st.DataObject) -> None:
     """With so few blocks that requests give theirs up, and programs of any number of sequences."""
     sequences = data.draw(st.integers(1, 5))
     batch = new_batch(sequences, data.draw(st.integers(4, 12)), sizes=data.draw(st.sampled_from([(16,), (32, 128)])))
-    tokens: dict[int, list[int]] = {}
-    given = requests(data.draw(st.integers(1, 9)), data.draw(st.integers(0, 99)))
-    removed: set[int] = set()
-    for request in given:
-        batch.add(request)
-        for _ in range(data.draw(st.integers(0, 6))):
-            collect(batch, tokens)
-        if data.draw(st.integers(0, 4)) == 0:
-            id = data.draw(st.integers(0, len(given) - 1))
-            if batch.remove(id):
-                removed.add(id)
-    finish(batch, tokens)
-    for index, request in enumerate(given):
-        wanted = expected(request)
-        assert tokens.get(index, []) == (wanted[: len(tokens.get(index, []))] if index in removed else wanted)
+    run_in_any_order(batch, requests(data.draw(st.integers(1, 9)), data.draw(st.integers(0, 99))), data)
     assert used(batch) == 0
 
 

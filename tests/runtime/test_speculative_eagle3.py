@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ def draft(head: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(head, tmp_path_factory.mktemp("b"), model="eagle3")
 
 
+@cache
 def greedy(checkpoint: Path) -> tuple[list[int], list[np.ndarray]]:
     """The prompt and the tokens after it, and the hidden state of each after 0, 1, … layers; no cache."""
     model = parity.load_reference(checkpoint)
@@ -118,7 +120,8 @@ def assert_expected(pair: Speculative, checkpoint: Path, head: Path, monkeypatch
     assert len(set(tokens[len(PROMPT) :])) > 5
     proposals, accepted = expected(head, tokens, states, pair.draft_tokens)
     for wrong in (tuple(n - 1 for n in STATES), tuple(n + 1 for n in STATES), STATES[::-1]):
-        assert expected(head, tokens, states, pair.draft_tokens, wrong)[0] != proposals  # this test can see them
+        first = expected(head, tokens[: len(PROMPT) + 20], states, pair.draft_tokens, wrong)[0][:5]
+        assert first != proposals[:5]  # this test can see them
     new, found = proposed(pair, monkeypatch)
     assert new == tokens[len(PROMPT) :]
     assert found == [each for each in proposals if each]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bringup.diagnostics import Diagnostic, Report
-from bringup.render.places import from_here
+from bringup.render.places import file_of
 from bringup.render.report import fixable, shares, summary
 from bringup.render.severity import STYLE, mark, ordered
 from bringup.render.terminal import Paint
@@ -23,7 +23,7 @@ def render(report: Report, paint: Paint) -> str:
 
 def _line(finding: Diagnostic, paint: Paint) -> str:
     """A finding; the fix follows the message."""
-    place = visible(str(finding.where)) if finding.where else from_here(finding.file)
+    place = visible(str(finding.where)) if finding.where else file_of(finding)
     head = paint(f"{finding.severity}[{finding.code}]", STYLE[finding.severity])
     advice = f" ({finding.help})" if finding.help else ""
     return f"{f'{place}: ' if place else ''}{head} {mark(finding)}{finding.message}{advice}"

@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from bringup.diagnostics import Diagnostic, Report
 from bringup.render.finding import finding_text
-from bringup.render.places import from_here
+from bringup.render.places import file_of
 from bringup.render.report import shares, summary
 from bringup.render.severity import ordered
 from bringup.render.terminal import Paint
@@ -54,7 +54,7 @@ def _parts(report: Report) -> Iterator[str]:
 
 
 def _row(finding: Diagnostic) -> str:
-    place = visible(str(finding.where)) if finding.where else from_here(finding.file)
+    place = visible(str(finding.where)) if finding.where else file_of(finding)
     cells = f"{finding.severity} {finding.code}", finding.message, finding.help, f"`{place}`" if place else ""
     return f"| {' | '.join(map(text, cells))} |\n"
 

@@ -65,7 +65,9 @@ def _one_line(text: str) -> str:
 
 def _result(finding: Diagnostic, rule: int, fingerprint: str) -> Json:
     """The position of a result is its rule, else the parameter, else the checkpoint's file; the others are related."""
-    labels = {finding.where_label: finding.where, "the parameter": finding.declared, "the tensor": finding.file}
+    file = Site(finding.file, finding.line) if finding.line else finding.file
+    label = "the tensor" if finding.tensor or finding.where else "the file"
+    labels = {finding.where_label: finding.where, "the parameter": finding.declared, label: file}
     places = [_physical(place) | {"message": {"text": text}} for text, place in labels.items() if place]
     first = {key: value for key, value in places[0].items() if key != "message"} if places else {}
     if finding.parameter:

@@ -7,6 +7,7 @@ from bringup.diagnostics import Diagnostic, Severity
 from bringup.render.html.section import Section
 from bringup.render.html.source import line_of
 from bringup.render.html.tags import Html, Inside, code, tag
+from bringup.render.places import file_of
 from bringup.render.severity import ordered
 from bringup.render.words import plural
 
@@ -25,7 +26,7 @@ def _finding(finding: Diagnostic) -> Html:
     facts: list[tuple[str, Inside]] = []
     facts += [(finding.where_label, line_of(finding.where))] if finding.where else []
     facts += [("the parameter", line_of(finding.declared))] if finding.declared else []
-    known = {"file": finding.file, "expected": finding.expected, "actual": finding.actual}
+    known = {"file": file_of(finding), "expected": finding.expected, "actual": finding.actual}
     facts += [(label, code(message)) for label, message in known.items() if message and message not in finding.message]
     facts += [("help", backticked(finding.help))] if finding.help else []
     facts += [("more", code(f"bringup explain {finding.code}"))]

@@ -17,9 +17,10 @@ from bringup.compile.runtime.batch import Batch
 from bringup.compile.runtime.drafts import Drafts
 from bringup.compile.runtime.request import Request
 from tests.runtime.exact import Exact, collect, expected, finish, new_opened
-from tests.runtime.test_scheduler import SYSTEM, requests, used
+from tests.runtime.test_scheduler import SYSTEM, requests, run_in_any_order, run_joining, used
 
 K = 4
+SIZES = (8, 32, 128)
 ROPES: dict[str, dict[str, Any]] = {"fixed": {}, "longrope": {"recompute": (70, 73)}, "dynamic": {"varies": 75}}
 
 
@@ -37,18 +38,12 @@ class Erring(Exact):
         return results
 
 
-def opened(
-    sequences: int = 4, blocks: int = 16, context: int = 256, sizes: tuple[int, ...] = (8, 32, 128),
-    recompute: tuple[int, ...] = (), varies: int | None = None, kind: str = "paged", *, all_logits: bool = False,
-) -> Any:  # fmt: skip
-    return new_opened(sequences, blocks, context, sizes, recompute, varies, kind, all_logits=all_logits)
-
-
 def drafted(
     main: Mapping[str, Any] | None = None, draft: Mapping[str, Any] | None = None, most: int = K, period: int = 0
 ) -> Batch:
     """A batch with a draft, which is wrong at every `period`th position."""
-    first, second = opened(**main or {}, all_logits=True), opened(**draft or main or {})
+    first = new_opened(**{"sizes": SIZES, **(main or {})}, all_logits=True)
+    second = new_opened(**{"sizes": SIZES, **(draft or main or {})})
     second.executor = Erring(second.interface, second.executor.seen)
     second.executor.errs = lambda position: period > 0 and position % period == 0
     return Batch(first, None, Drafts(first, second, most))
@@ -75,14 +70,8 @@ def greedy(count: int, seed: int = 0) -> list[Request]:
 @pytest.mark.parametrize("period", range(6))
 def test_those_that_join_later_get_the_tokens_of_their_own_runs(period: int) -> None:
     """With all, none and other numbers of accepted proposals in a step."""
-    batch, tokens = drafted(period=period), {}
-    given = greedy(12)
-    for request in given:
-        batch.add(request)
-        collect(batch, tokens)
-        collect(batch, tokens)
-    finish(batch, tokens)
-    assert tokens == {index: expected(request) for index, request in enumerate(given)}
+    batch = drafted(period=period)
+    tokens = run_joining(batch, greedy(12))
     assert idle(batch)
     assert batch.drafts
     stats = batch.drafts.stats
@@ -91,7 +80,6 @@ def test_those_that_join_later_get_the_tokens_of_their_own_runs(period: int) -> 
     rate = {0: 1.0, 1: 0.0}.get(period, stats.acceptance_rate)
     assert stats.acceptance_rate == rate
     assert stats.tokens_per_step > 1.5 or period == 1
-    assert batch.step() == []
 
 
 @settings(max_examples=40, deadline=None)
@@ -108,21 +96,7 @@ def test_any_order_of_adding_stepping_and_removing(data: st.DataObject) -> None:
         **ROPES[draw(st.sampled_from(list(ROPES)))], "kind": draw(st.sampled_from(["paged", "sequence"])),
     }  # fmt: skip
     batch = drafted(main, draft, draw(st.integers(1, 5)), draw(st.integers(0, 6)))
-    tokens: dict[int, list[int]] = {}
-    given = greedy(draw(st.integers(1, 9)), draw(st.integers(0, 99)))
-    removed: set[int] = set()
-    for request in given:
-        batch.add(request)
-        for _ in range(draw(st.integers(0, 6))):
-            collect(batch, tokens)
-        if draw(st.integers(0, 4)) == 0:
-            id = draw(st.integers(0, len(given) - 1))
-            if batch.remove(id):
-                removed.add(id)
-    finish(batch, tokens)
-    for index, request in enumerate(given):
-        wanted = expected(request, **rope)
-        assert tokens.get(index, []) == (wanted[: len(tokens.get(index, []))] if index in removed else wanted)
+    run_in_any_order(batch, greedy(draw(st.integers(1, 9)), draw(st.integers(0, 99))), data, **rope)
     assert idle(batch)
 
 

@@ -13,7 +13,7 @@ from bringup.compile.runtime.drawn import RequestFailed
 from bringup.compile.runtime.request import Event, Request
 from bringup.diagnostics import BringupError
 from tests.runtime import exact
-from tests.runtime.drafts.test_batches import K, drafted, greedy, idle, opened
+from tests.runtime.drafts.test_batches import SIZES, K, drafted, greedy, idle
 from tests.runtime.exact import collect, expected, finish, logits_of
 from tests.runtime.test_acceptance import RARE, chi_square, defined
 
@@ -169,7 +169,7 @@ def test_logits_that_are_no_numbers_name_their_request(which: str, of: str, monk
 
 
 def test_settings_and_pairs_that_do_not_fit() -> None:
-    main, draft = opened(all_logits=True), opened()
+    main, draft = exact.new_opened(sizes=SIZES, all_logits=True), exact.new_opened(sizes=SIZES)
     with pytest.raises(BringupError, match=r"BU024.*draft_tokens"):
         Drafts(main, draft, 0)
     with pytest.raises(BringupError, match=r"BU049.*the last token of a step.*\n.*compile it with --draft-tokens 4"):
@@ -177,7 +177,7 @@ def test_settings_and_pairs_that_do_not_fit() -> None:
     with pytest.raises(BringupError, match=r"BU049.*up to 128 tokens, not 132\n.*compile it with --draft-tokens 32"):
         Drafts(main, draft, 32)
     Drafts(main, draft, 31)
-    small = opened()
+    small = exact.new_opened(sizes=SIZES)
     small.manifest["vocab_size"] = 29
     with pytest.raises(BringupError, match=r"BU049.*29 tokens"):
         Drafts(main, small)
