@@ -15,6 +15,7 @@ from bringup.compile.draft.modelling.decided import MODULE
 from bringup.compile.draft.modelling.experts import experts_of
 from bringup.compile.draft.modelling.latent import latent_parts
 from bringup.compile.draft.modelling.model import applied_norms, model_of
+from bringup.compile.draft.modelling.norms import kind_of, norms_of
 from bringup.compile.draft.modelling.parts import Part, models_folder, parts_of
 from bringup.compile.draft.modelling.routing import routing_of
 from bringup.compile.draft.modelling.stated import Meaning
@@ -60,7 +61,6 @@ EMBED_SCALE = re.compile(r"embed_scale=(config\.hidden_size \*\* 0\.5|config\.\w
 SUMS = re.compile(r"(\w+) (/=|= \1 /) \1\.sum\((dim=)?-1, keepdim=True\)")
 IN_ORDER = re.compile(r"q\w*, k\w*, v\w* = self\.\w+\(\w+\)\.split\(self\.\w+, dim=2\)$")
 ROTATED = re.compile(r"\w+ = query\w*\[(?:\.\.\.|:, :, :), :config\.(\w+)\]")  # the channels that rotate
-SUM = re.compile(r"(?:hidden_states = |return )\(?(?:residual \+ |(?:\w+ \+ )?\w+ \+ residual$)")
 ROTATIONS = [  # rope of halves, in other words
     ("gpt_oss", "GptOssForCausalLM", "_apply_rotary_emb"), ("gpt_oss", "GptOssForCausalLM", "apply_rotary_pos_emb"),
     ("gpt_oss", "GptOssForCausalLM", "RotaryEmbedding"), ("gptj", "GPTJForCausalLM", "RotaryEmbedding"),
@@ -75,9 +75,6 @@ ONE_PLUS = [  # layer normalisation that multiplies by 1 + weight
     "self.weight + 1.0, self.bias, self.eps)",
     "return F.layer_norm(*args)",
 ]
-ORDERS = {  # norms (n), attention (a), MLP (m) and sums (+) in a layer: the position of norms, and the norms' numbers
-    "na+nm+": ("before", "12"), "nan+nmn+": ("around", "1234"), "an+mn+": ("after", "24"), "nam+": ("parallel", "1"),
-}  # fmt: skip
 
 
 def meaning_of(parts: Mapping[str, Part]) -> Meaning:
@@ -93,8 +90,8 @@ def meaning_of(parts: Mapping[str, Part]) -> Meaning:
     )
     meaning.eps = _epsilon(parts)
     for part in parts.values():
-        _norms(part, meaning)
-        tests = [test for name, test in part.choices.items() if _kind(part.attributes[name]) == "m"]
+        norms_of(part, meaning)
+        tests = [test for name, test in part.choices.items() if kind_of(part.attributes.get(name, "")) == "m"]
         meaning.layer_test = meaning.layer_test or next(iter(tests), "")
         for text in part.statements:
             if match := re.match(r"(gate|up)\w*, (gate|up)\w* = .*\.chunk\(2, dim=-1\)$", text):
@@ -165,6 +162,8 @@ def _computes(text: str, modules: frozenset[str]) -> bool:
     attributes of these names."""
     if text.startswith("if "):
         return "self." in text or "config." in text
+    if text == "try" or text.startswith("match "):
+        return True
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.BinOp | ast.AugAssign) and not isinstance(node.op, ast.Add) and _of_tensors(node):
@@ -269,31 +268,3 @@ def _router(rest: list[str], part: Part, meaning: Meaning) -> Iterator[str]:
     if softmax is not None and not flagged and not rest:
         meaning.normalises = sums or softmax > best
     yield from rest
-
-
-def _norms(part: Part, meaning: Meaning) -> None:
-    """The order of the parts of a layer, and the roles that it gives to norms."""
-    kinds = {name: _kind(text) for name, text in part.attributes.items()}
-    if not {"a", "m"} <= set(kinds.values()):
-        return
-    order, names = "", list[str]()
-    for text in part.statements:
-        for name in re.findall(r"self\.(\w+)\(", text):
-            if kinds.get(name):
-                order += kinds[name]
-                names += [name] if kinds[name] == "n" else []
-        if SUM.match(text):
-            order += "+"
-    if order in ORDERS:
-        meaning.norms, numbers = ORDERS[order]
-        meaning.norm_roles = {name: f"norm_{number}" for name, number in zip(names, numbers, strict=True)}
-
-
-def _kind(text: str) -> str:
-    call = re.match(r"(?:nn\.)?(\w+)\(", text)
-    word = call[1] if call else ""
-    if word.endswith("Norm"):
-        return "n"
-    if word.endswith("Attention"):
-        return "a"
-    return "m" if re.search("MLP|Moe|MoE|FeedForward", word) else ""

@@ -68,12 +68,16 @@ def parts_of(file: Path, architecture: str, config: Mapping[str, Any]) -> dict[s
     """
     tree = ast.parse(file.read_text("utf-8"))
     nodes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
-    found = _reached(nodes, architecture, config, {})
-    return _reached(nodes, architecture, config, passed_to(nodes, found))
+    found = _reached(nodes, architecture, config, {}, frozenset())
+    return _reached(nodes, architecture, config, passed_to(nodes, found), set_from_outside(found))
 
 
 def _reached(
-    nodes: Nodes, architecture: str, config: Mapping[str, Any], passed: Mapping[str, frozenset[str]]
+    nodes: Nodes,
+    architecture: str,
+    config: Mapping[str, Any],
+    passed: Mapping[str, frozenset[str]],
+    outside: frozenset[str],
 ) -> dict[str, Part]:
     title = architecture.removesuffix("ForCausalLM").removesuffix("LMHeadModel")
     found: dict[str, Part] = {}
@@ -83,7 +87,7 @@ def _reached(
         if name in found:
             continue
         node = nodes[name]
-        part = _part(node, name.removeprefix(title), config, passed.get(name))
+        part = _part(node, name.removeprefix(title), config, passed.get(name), outside)
         used = {word for text in (*part.statements, *part.reached) for word in re.findall(r"\w+", text)}
         todo += [each for each in nodes if each in used]
         part.statements = [text.replace(title, "") for text in part.statements]
@@ -111,6 +115,14 @@ def passed_to(nodes: Nodes, parts: Mapping[str, Part]) -> dict[str, frozenset[st
     return {name: frozenset(each) for name, each in found.items()}
 
 
+def set_from_outside(parts: Mapping[str, Part]) -> frozenset[str]:
+    """The names of attributes that classes set of other objects than `self`, such as of their modules."""
+    functions = [each for part in parts.values() for each in part.functions if each.name in ("__init__", "forward")]
+    nodes = [node for function in functions for node in ast.walk(function)]
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)]
+    return frozenset(node.attr for node in attributes if not _own(node))
+
+
 def _passed(call: ast.Call, function: ast.FunctionDef) -> Iterator[str]:
     """The arguments of a function that a call of its class passes: all, if it unpacks some."""
     names = [each.arg for each in function.args.args]
@@ -120,8 +132,13 @@ def _passed(call: ast.Call, function: ast.FunctionDef) -> Iterator[str]:
 
 
 def _part(
-    node: ast.ClassDef | ast.FunctionDef, name: str, config: Mapping[str, Any], passed: frozenset[str] | None
+    node: ast.ClassDef | ast.FunctionDef,
+    name: str,
+    config: Mapping[str, Any],
+    passed: frozenset[str] | None,
+    outside: frozenset[str],
 ) -> Part:
+    """`outside`: the names of attributes whose values other classes set, so that `__init__` does not show them."""
     part = Part(name)
     functions = [node] if isinstance(node, ast.FunctionDef) else [
         each for each in node.body if isinstance(each, ast.FunctionDef)
@@ -138,9 +155,11 @@ def _part(
         part.choices = {
             name: text_of(test, part.attributes) for each in ast.walk(function) for name, test in _choices(each)
         }
+    part.attributes |= {name: f"self.{name}" for name in part.attributes.keys() & outside}
     keys = {name: _chosen(text, config) for name, text in part.attributes.items()}
     part.keys = {name: text for name, text in keys.items() if text.startswith("config.") and is_key(text)}
     changed = {text for each in functions if each.name != "__init__" for text in set_in(each)}
+    changed |= {f"self.{name}" for name in outside}
     part.known = {text: value for text, value in known.items() if text.startswith("self.") and text not in changed}
     if name.endswith(SKIPPED):
         return part
@@ -156,8 +175,15 @@ def _part(
 def _attributes(assignments: Iterable[ast.Assign]) -> Iterator[tuple[str, str]]:
     """The names of the attributes that are set, and their expressions."""
     for each in assignments:
-        if isinstance(target := each.targets[0], ast.Attribute):
-            yield target.attr, text_of(each.value, {})
+        if name := _own(each.targets[0]):
+            yield name, text_of(each.value, {})
+
+
+def _own(target: ast.expr) -> str:
+    """The name of an attribute of `self`, '' for another target, such as an attribute of one of its modules."""
+    if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self":
+        return target.attr
+    return ""
 
 
 def _is_dead(name: str, live: Mapping[str, list[str]], functions: list[ast.FunctionDef]) -> bool:
@@ -182,8 +208,8 @@ def _choices(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _targets(body: list[ast.stmt]) -> list[str]:
-    targets = [each.targets[0] for each in body if isinstance(each, ast.Assign)]
-    return [each.attr for each in targets if isinstance(each, ast.Attribute)]
+    names = [_own(each.targets[0]) for each in body if isinstance(each, ast.Assign)]
+    return [name for name in names if name]
 
 
 def _is_helper(function: ast.FunctionDef) -> bool:
