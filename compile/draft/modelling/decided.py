@@ -10,6 +10,8 @@ from typing import Any, cast
 UNKNOWN = object()  # the value of an expression that the config alone does not decide
 MODULE = object()  # that of an attribute that is a module
 
+# Expressions that have one value at inference with the implementation of attention that the modelling file has itself.
+ASSUMED: Mapping[str, bool] = {"self.training": False, "is_flash_attention_requested(self.config)": False}
 _COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not,
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
@@ -49,8 +51,8 @@ def _value(node: ast.expr, config: Mapping[str, Any], known: Mapping[str, Any]) 
         items = [_value(each, config, known) for each in node.elts]
         return UNKNOWN if UNKNOWN in items else items
     text = ast.unparse(node)
-    if text == "self.training":
-        return False
+    if text in ASSUMED:
+        return ASSUMED[text]
     if text.startswith("config.") and text.removeprefix("config.").isidentifier():
         return config.get(text.removeprefix("config."), UNKNOWN)
     return known.get(text, UNKNOWN)
@@ -95,7 +97,7 @@ def _assigned(
         yield ast.copy_location(ast.Assign([node.target], ast.BinOp(node.target, node.op, node.value)), node)
         return
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    value = node.value and _chosen(node.value, config, known)
+    value = node.value and chosen(node.value, config, known)
     pairs = [pair for target in targets for pair in _pairs(target, value)] if value else []
     found = [_value_or_module(each, config, known) for _, each in pairs]  # before any of them is set
     for (target, each), value in zip(pairs, found, strict=True):
@@ -156,7 +158,7 @@ def _value_or_module(node: ast.expr, config: Mapping[str, Any], known: Mapping[s
     return MODULE if isinstance(node, ast.Call) and _is_module(node) else _value(node, config, known)
 
 
-def _chosen(node: ast.expr, config: Mapping[str, Any], known: Mapping[str, Any]) -> ast.expr:
+def chosen(node: ast.expr, config: Mapping[str, Any], known: Mapping[str, Any]) -> ast.expr:
     """The branch of a conditional expression that the config decides on."""
     while isinstance(node, ast.IfExp) and (value := decided(node.test, config, known)) is not UNKNOWN:
         node = node.body if value else node.orelse

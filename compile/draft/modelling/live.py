@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bringup.compile.draft.modelling.decided import UNKNOWN, blocks_of, decided, one_of, set_in
+from bringup.compile.draft.modelling.decided import UNKNOWN, blocks_of, chosen, decided, one_of, set_in
 
 
 def is_key(text: str) -> bool:
@@ -44,6 +44,11 @@ class Values:
 
     config: Mapping[str, Any]
     known: dict[str, Any]
+
+    @property
+    def absent(self) -> Mapping[str, Any]:
+        """The variables that are None."""
+        return {name: None for name, value in self.known.items() if value is None and name.isidentifier()}
 
     def forget(self, node: ast.AST) -> None:
         """The values of what a node assigns are no longer known."""
@@ -89,6 +94,8 @@ class _Reading:
     def _plain(self, node: ast.stmt, *, certain: bool) -> Iterator[str]:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             return
+        if isinstance(node, ast.Assign) and self.values.absent:  # by the test of an input that no step has
+            node = ast.copy_location(ast.Assign(node.targets, chosen(node.value, {}, self.values.absent)), node)
         self.values.forget(node)
         if certain and isinstance(node, ast.Assign) and ast.unparse(node.value) == "None":
             self.values.known[ast.unparse(node.targets[0])] = None

@@ -16,7 +16,8 @@ from bringup.compile.draft.modelling.experts import experts_of
 from bringup.compile.draft.modelling.latent import latent_parts
 from bringup.compile.draft.modelling.model import applied_norms, model_of
 from bringup.compile.draft.modelling.norms import kind_of, norms_of
-from bringup.compile.draft.modelling.parts import Part, models_folder, parts_of
+from bringup.compile.draft.modelling.part import Part
+from bringup.compile.draft.modelling.parts import models_folder, parts_of
 from bringup.compile.draft.modelling.routing import routing_of
 from bringup.compile.draft.modelling.stated import Meaning
 

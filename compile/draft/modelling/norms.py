@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from bringup.compile.draft.modelling.parts import Part
+from bringup.compile.draft.modelling.part import Part
 from bringup.compile.draft.modelling.stated import Meaning
 
 SUM = re.compile(r"(?:hidden_states = |return )\(?(?:residual \+ |(?:\w+ \+ )?\w+ \+ residual$)")

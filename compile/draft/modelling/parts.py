@@ -9,38 +9,28 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from bringup.compile.draft.modelling.decided import defaults_of, run_init, set_in
+from bringup.compile.draft.modelling.inputs import absent_inputs, assigned_in
 from bringup.compile.draft.modelling.live import Values, is_key, live_statements, text_of
+from bringup.compile.draft.modelling.part import Part
 
 Nodes = Mapping[str, ast.ClassDef | ast.FunctionDef]
 SKIPPED = ("Norm", "PreTrainedModel")  # the kind of norm is read elsewhere (`hints`)
 
 
-@dataclass(slots=True)
-class Part:
-    """A class or a function: the statements that run for a config, in order, the expressions of attributes, and by
-    attribute the test of a layer's number by which `__init__` chooses between two. `every`: all statements,
-    with `else` and `end` of each test. `reached`: the assignments of `__init__` that the config can reach.
-    `arguments`: those of `__init__`, with their defaults. `functions` are all, `keys` the config keys of attributes,
-    `known` the values
-    of `self.NAME`, and `of_any_config` the attributes without regard to the config."""
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """How the classes of a file use each other. `passed`: see `passed_to`. `outside`: the names of attributes whose
+    values other classes set, so that `__init__` does not show them. `absent`: inputs of methods that are None."""
 
-    name: str
-    statements: list[str] = field(default_factory=list[str])
-    attributes: dict[str, str] = field(default_factory=dict[str, str])
-    choices: dict[str, str] = field(default_factory=dict[str, str])
-    every: list[str] = field(default_factory=list[str])
-    reached: list[str] = field(default_factory=list[str])
-    arguments: str = ""
-    functions: list[ast.FunctionDef] = field(default_factory=list[ast.FunctionDef])
-    keys: dict[str, str] = field(default_factory=dict[str, str])
-    known: dict[str, Any] = field(default_factory=dict[str, Any])
-    of_any_config: dict[str, str] = field(default_factory=dict[str, str])
+    passed: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    outside: frozenset[str] = frozenset()
+    absent: frozenset[str] = frozenset()
 
 
 def models_folder() -> Path | None:
@@ -68,17 +58,16 @@ def parts_of(file: Path, architecture: str, config: Mapping[str, Any]) -> dict[s
     """
     tree = ast.parse(file.read_text("utf-8"))
     nodes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
-    found = _reached(nodes, architecture, config, {}, frozenset())
-    return _reached(nodes, architecture, config, passed_to(nodes, found), set_from_outside(found))
+    found = _reached(nodes, architecture, config, Uses())
+    uses = Uses(passed_to(nodes, found), set_from_outside(found), absent_inputs(architecture, found))
+    found = _reached(nodes, architecture, config, uses)
+    while changed := uses.absent & assigned_in(found):  # a class assigns the input, and may pass it on
+        uses = replace(uses, absent=uses.absent - changed)
+        found = _reached(nodes, architecture, config, uses)
+    return found
 
 
-def _reached(
-    nodes: Nodes,
-    architecture: str,
-    config: Mapping[str, Any],
-    passed: Mapping[str, frozenset[str]],
-    outside: frozenset[str],
-) -> dict[str, Part]:
+def _reached(nodes: Nodes, architecture: str, config: Mapping[str, Any], uses: Uses) -> dict[str, Part]:
     title = architecture.removesuffix("ForCausalLM").removesuffix("LMHeadModel")
     found: dict[str, Part] = {}
     todo = [architecture] if architecture in nodes else []
@@ -87,7 +76,7 @@ def _reached(
         if name in found:
             continue
         node = nodes[name]
-        part = _part(node, name.removeprefix(title), config, passed.get(name), outside)
+        part = _part(node, name.removeprefix(title), config, uses, uses.passed.get(name))
         used = {word for text in (*part.statements, *part.reached) for word in re.findall(r"\w+", text)}
         todo += [each for each in nodes if each in used]
         part.statements = [text.replace(title, "") for text in part.statements]
@@ -135,10 +124,9 @@ def _part(
     node: ast.ClassDef | ast.FunctionDef,
     name: str,
     config: Mapping[str, Any],
+    uses: Uses,
     passed: frozenset[str] | None,
-    outside: frozenset[str],
 ) -> Part:
-    """`outside`: the names of attributes whose values other classes set, so that `__init__` does not show them."""
     part = Part(name)
     functions = [node] if isinstance(node, ast.FunctionDef) else [
         each for each in node.body if isinstance(each, ast.FunctionDef)
@@ -155,21 +143,27 @@ def _part(
         part.choices = {
             name: text_of(test, part.attributes) for each in ast.walk(function) for name, test in _choices(each)
         }
-    part.attributes |= {name: f"self.{name}" for name in part.attributes.keys() & outside}
+    part.attributes |= {name: f"self.{name}" for name in part.attributes.keys() & uses.outside}
     keys = {name: _chosen(text, config) for name, text in part.attributes.items()}
     part.keys = {name: text for name, text in keys.items() if text.startswith("config.") and is_key(text)}
     changed = {text for each in functions if each.name != "__init__" for text in set_in(each)}
-    changed |= {f"self.{name}" for name in outside}
+    changed |= {f"self.{name}" for name in uses.outside}
     part.known = {text: value for text, value in known.items() if text.startswith("self.") and text not in changed}
     if name.endswith(SKIPPED):
         return part
     every = [each for each in functions if each.name == "forward" or each is node or _is_helper(each)]
-    live = {each.name: list(live_statements(each.body, part.keys, Values(config, dict(part.known)))) for each in every}
+    live = {each.name: list(live_statements(each.body, part.keys, _values(part, config, uses, each))) for each in every}
     for function in every:
         if not _is_dead(function.name, live, every):
             part.statements += live[function.name]
             part.every += live_statements(function.body, part.keys, Values({}, {}), marks=True)
     return part
+
+
+def _values(part: Part, config: Mapping[str, Any], uses: Uses, function: ast.FunctionDef) -> Values:
+    """The values at the start of a method: of the attributes, and of the inputs that no step has."""
+    own = {each.arg for each in ast.walk(function) if isinstance(each, ast.arg)}
+    return Values(config, {**part.known, **dict.fromkeys(uses.absent & own)})
 
 
 def _attributes(assignments: Iterable[ast.Assign]) -> Iterator[tuple[str, str]]:
