@@ -38,6 +38,7 @@ _MOVES = """
     warning_advice loss_function all_tied_weights_keys slice set min max any
 """
 MOVES = frozenset(_MOVES.split())
+SIZED = frozenset({"view", "reshape", "expand", "split", "unflatten"})  # methods whose arguments are integers
 FACTORS = (  # the place, and the statement; the group is the key
     ("embedding", r"inputs_embeds = inputs_embeds \* config\.(\w+)"),
     ("residual", r"hidden_states = residual \+ hidden_states \* config\.(\w+)"),
@@ -89,7 +90,8 @@ def meaning_of(parts: Mapping[str, Part]) -> Meaning:
     modules = frozenset(
         text.removeprefix("self.") for part in parts.values() for text, value in part.known.items() if value is MODULE
     )
-    meaning.eps = _epsilon(parts)
+    meaning.eps, meaning.layer_norms = _epsilon(parts), _norm_classes(parts) in ({"LayerNorm"}, {"nn.LayerNorm"})
+    meaning.layer_norms &= all(part.name != "LayerNorm" for part in parts.values())
     for part in parts.values():
         norms_of(part, meaning)
         tests = [test for name, test in part.choices.items() if kind_of(part.attributes.get(name, "")) == "m"]
@@ -165,8 +167,7 @@ def _computes(text: str, modules: frozenset[str]) -> bool:
         return "self." in text or "config." in text
     if text == "try" or text.startswith("match "):
         return True
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
+    for node in _of_values(ast.parse(text)):
         if isinstance(node, ast.BinOp | ast.AugAssign) and not isinstance(node.op, ast.Add) and _of_tensors(node):
             return True
         if (
@@ -183,6 +184,14 @@ def _computes(text: str, modules: frozenset[str]) -> bool:
             if not module and name not in MOVES:
                 return True
     return False
+
+
+def _of_values(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a statement without the arguments of functions that expect sizes alone."""
+    yield node
+    sized = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SIZED
+    for each in [node.func] if sized and isinstance(node, ast.Call) else ast.iter_child_nodes(node):
+        yield from _of_values(each)
 
 
 def _epsilon(parts: Mapping[str, Part]) -> float | None:
@@ -245,9 +254,13 @@ def _embed_scale(parts: Mapping[str, Part]) -> str:
 
 def _of_one_class(part: Part, parts: Mapping[str, Part]) -> bool:
     """Whether all norms of an architecture are of the class `part`."""
-    texts = [text for other in parts.values() for text in other.attributes.values()]
-    norms = [match[1] for text in texts if (match := re.match(r"(?:nn\.)?(\w*Norm\w*)\(", text))]
-    return set(norms) == {part.name}
+    return _norm_classes(parts) in ({part.name}, {f"nn.{part.name}"})
+
+
+def _norm_classes(parts: Mapping[str, Part]) -> set[str]:
+    """The classes of norms that attributes are."""
+    texts = [text for part in parts.values() for text in part.attributes.values()]
+    return {match[1] for text in texts if (match := re.match(r"((?:nn\.)?\w*Norm\w*)\(", text))}
 
 
 def _router(rest: list[str], part: Part, meaning: Meaning) -> Iterator[str]:
