@@ -58,12 +58,12 @@ CASES: dict[str, tuple[str, str, str, bool]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_branch_for_an_input(name: str, tmp_path: Path) -> None:
-    statement, call, memory, asked = CASES[name]
+    statement, call, memory, is_question = CASES[name]
     text = CODE.replace("STATEMENT", statement).replace("CALL", call).replace("MEMORY", memory)
     (tmp_path / "modeling_new.py").write_text(text)
     meaning = meaning_of(parts_of(tmp_path / "modeling_new.py", "NewForCausalLM", {}))
     texts = [text for texts in meaning.unexplained.values() for text in texts]
-    assert ("hidden_states = hidden_states * 3" in texts) is asked
+    assert ("hidden_states = hidden_states * 3" in texts) is is_question
 
 
 def test_a_required_argument_has_a_value(tmp_path: Path) -> None:

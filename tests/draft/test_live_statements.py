@@ -133,3 +133,16 @@ def test_an_attribute_of_a_module_is_not_the_class_s_own(tmp_path: Path) -> None
 )  # fmt: skip
 def test_a_decision_is_a_question(body: str, questions: list[str], tmp_path: Path) -> None:
     assert unexplained(tmp_path, body=body) == questions
+
+
+@pytest.mark.parametrize(
+    ("body", "is_question"),
+    [
+        ("hidden_states = hidden_states.view(1, 3 * width)", False),
+        ("hidden_states = (hidden_states * 3).view(1, width)", True),
+        ("hidden_states = torch.reshape(hidden_states * 3, (1, width))", True),
+        ("hidden_states, _ = torch.split(hidden_states * 3, width)", True),
+    ],
+)
+def test_products_of_sizes_are_not_of_tensors(body: str, is_question: bool, tmp_path: Path) -> None:
+    assert unexplained(tmp_path, body=body) == ([body] if is_question else [])

@@ -187,10 +187,13 @@ def _computes(text: str, modules: frozenset[str]) -> bool:
 
 
 def _of_values(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a statement without the arguments of functions that expect sizes alone."""
+    """The nodes of a statement without the arguments of methods that expect sizes alone."""
     yield node
-    sized = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SIZED
-    for each in [node.func] if sized and isinstance(node, ast.Call) else ast.iter_child_nodes(node):
+    children: list[ast.AST] = list(ast.iter_child_nodes(node))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        of_torch = ast.unparse(node.func.value) == "torch"  # whose first argument is the tensor
+        children = [node.func] if node.func.attr in SIZED and not of_torch else children
+    for each in children:
         yield from _of_values(each)
 
 
