@@ -29,6 +29,8 @@ def draft_text(found: Draft, folder: Path, source: str) -> str:
             lines.append(f"     {'  or' if at else 'here'}: {_short(visible(choice))}")
     model, source = shlex.quote(str(folder / f"{found.name}.py")), shlex.quote(source)
     lines += ["", "next:"]
+    if any(not each.text.startswith("GGUF") for each in found.questions):
+        lines.append("  the questions: `bringup explain adding-a-model`, section 1, has what to write for each kind")
     lines += [visible(f"  bringup {word} {model} --checkpoint {source}") for word in ("check", "verify")]
     return "\n".join(lines) + "\n"
 

@@ -33,6 +33,12 @@ STATEMENTS: dict[str, tuple[str, set[str]]] = {
         "self.a = None\nfor _ in range(2):\n    if self.a is not None:\n        self.c = 1\n    self.a = config.w",
         set(),
     ),
+    "a return": ("self.a = config.w\nif config.lim == 3:\n    return\nself.a = 1", {"a"}),
+    "a return in the other branch": ("self.a = 1\nif config.extra:\n    return\nself.a = config.w", {"a"}),
+    "a return in all branches": ("self.a = 1\nif config.extra:\n    return\nelse:\n    return\nself.a = 2", {"a"}),
+    "a return that the config does not decide": ("self.a = None\nif context(4):\n    return\nself.a = 1", set()),
+    "a return in a loop": ("self.a = None\nfor _ in ():\n    return\nself.a = config.w", set()),
+    "a return in try": ("self.a = None\ntry:\n    return\nexcept OSError:\n    pass\nself.a = 1", set()),
     "del": ("self.a = None\nself.b = 2\ndel self.a", {"b"}),
 }  # fmt: skip
 
@@ -42,7 +48,10 @@ def test_values_are_those_of_python(name: str) -> None:
     """The value of each attribute is unknown, or that of Python; every attribute has an assignment."""
     text, expected = STATEMENTS[name]
     obj = SimpleNamespace()
-    exec(text, {"self": obj, "config": SimpleNamespace(**CONFIG), "context": nullcontext})
+    lines = "".join(f"    {line}\n" for line in text.splitlines())
+    scope: dict[str, Any] = {"context": nullcontext}
+    exec(f"def init(self, config):\n{lines}", scope)
+    scope["init"](obj, SimpleNamespace(**CONFIG))
     known: dict[str, Any] = {}
     assignments = [ast.unparse(each) for each in run_init(ast.parse(text).body, CONFIG, known)]
     found = {each.removeprefix("self."): value for each, value in known.items() if value is not UNKNOWN}
@@ -51,6 +60,7 @@ def test_values_are_those_of_python(name: str) -> None:
     for each, value in vars(obj).items():
         is_none = ast.parse(f"self.{each} is None", mode="eval").body
         assert decided(is_none, CONFIG, known) in (UNKNOWN, value is None)
+    assert not any(line.endswith(" = 2") for line in assignments if name == "a return in all branches")
     targets = {line.partition(" = ")[0].removeprefix("self.") for line in assignments}
     assert targets >= vars(obj).keys() - ({"b"} if name in ("for", "with") else set())
 

@@ -126,3 +126,22 @@ def test_a_statement_is_explained_or_a_question(
 def test_an_architecture_that_the_file_lacks(tmp_path: Path) -> None:
     (tmp_path / "modeling_new.py").write_text(CODE.format(scaling="1"))
     assert parts_of(tmp_path / "modeling_new.py", "OtherForCausalLM", {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("norm", "other", "expected"),
+    [
+        ("LayerNorm(8)", "nn.Linear(8, 8)", True),
+        ("nn.LayerNorm(8, eps=1e-6)", "nn.LayerNorm(8)", True),
+        ("LayerNorm(8)", "nn.RMSNorm(8)", False),
+        ("NewLayerNorm(8)", "nn.Linear(8, 8)", False),
+        ("nn.Linear(8, 8)", "nn.Linear(8, 8)", False),
+    ],
+)
+def test_norms_of_torch(norm: str, other: str, expected: bool, tmp_path: Path) -> None:
+    """A class of the file may have the same name as torch's."""
+    file = tmp_path / "modeling_new.py"
+    text = CODE.format(scaling="1").replace("self.attention = ", f"self.norm = {norm}\n        self.other = {other}\n"
+                                            "        self.attention = ")  # fmt: skip
+    file.write_text(text + "\n\nclass NewLayerNorm:\n    def __init__(self, size):\n        pass\n")
+    assert meaning_of(parts_of(file, "NewForCausalLM", {"factor": None})).layer_norms is expected

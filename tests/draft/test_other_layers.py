@@ -17,8 +17,10 @@ from transformers import (
 
 from bringup.adapters import open_checkpoint
 from bringup.compile.draft.draft import Draft, draft, write_draft
+from bringup.diagnostics import BringupError
 from bringup.testing import assert_fits, assert_same_logits
 from tests.draft.checkpoints import SIZES
+from tests.draft.headers import checkpoint, shapes
 from tests.models import parity
 
 FALCON: dict[str, Any] = {
@@ -106,3 +108,25 @@ def test_a_rope_for_each_kind_of_layer(tmp_path: Path) -> None:
     assert found.open == 0
     assert not any("rope" in question.text.partition("GGUF")[0] for question in found.questions)
     assert "local_theta=10000.0" in found.files["gemma3_text_graph.py"]
+
+
+def test_layers_that_lack_a_tensor() -> None:
+    """The question has the layers that have it, and so the place of the change."""
+    found = shapes()
+    found |= {name.replace("layers.0.", "layers.1."): shape for name, shape in found.items() if "q_proj" not in name}
+    texts = [each.text for each in draft(checkpoint(found, num_hidden_layers=2)).questions]
+    (text,) = [text for text in texts if "q_proj.weight` [16, 16]: no rule holds" in text]
+    assert text.endswith("; layers 0 alone have it: create its module in these")
+    assert not any("alone have it" in text for text in texts if "k_proj" in text)
+
+
+def test_the_name_that_transformers_has_for_a_size() -> None:
+    """XGLM's `attention_heads` are those of its decoder; BART's `encoder_layers` are not."""
+    found = {name.replace("mlp.", "").replace("up_proj", "fc1"): shape for name, shape in shapes().items()}
+    own = {"num_attention_heads": None, "num_hidden_layers": None, "hidden_size": None, "d_model": 16, "num_layers": 1}
+    xglm = checkpoint(found, model_type="xglm", architectures=["XGLMForCausalLM"], attention_heads=2, **own)
+    assert 'fields.size("attention_heads")' in draft(xglm).files["xglm_graph.py"]
+    own = {"num_hidden_layers": None, "d_model": 16, "encoder_layers": 1}
+    bart = checkpoint(found, model_type="bart", architectures=["BartForCausalLM"], **own)
+    with pytest.raises(BringupError, match="none of `num_hidden_layers`, `n_layer`"):
+        draft(bart)

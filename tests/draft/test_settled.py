@@ -30,11 +30,16 @@ LLAMA: dict[str, Any] = {
     "vocab_size": 131, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 6,
     "num_key_value_heads": 3, "max_position_embeddings": 256, "pad_token_id": 1,
 }  # fmt: skip
+ROUTED: dict[str, Any] = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 8}
 # By name: the model type, its keys, and words of the drafted graph.
 CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "learned positions from 2, scaled queries": ("opt", OPT, ('fields.only("enable_bias", True)', "positions + 2)")),
     "inputs first, keys of GPT-2": ("gpt2", GPT, ('"n_positions"', 'fields.only("scale_attn_weights", True)')),
     "pairs of a part of the channels": ("gptj", GPT | {"rotary_dim": 4}, ("ParallelLayer(", "partial=fields.size(")),
+    "one key head, attributes that no code reads": (
+        "gpt_bigcode", GPT, ('fields.only("attention_softmax_in_fp32", True)', 'fields.only("multi_query", True)'),
+    ),
+    "a width of experts alone": ("solar_open", LLAMA | ROUTED, ("SharedSigmoidMLP(", 'size("moe_intermediate_size")')),
     "a class of another model type": ("internlm3", LLAMA, ("norm = RMSNorm",)),
 }  # fmt: skip
 FAST = ("pairs of a part of the channels",)
@@ -159,6 +164,9 @@ def test_what_the_config_decides(
         ("self.factor *= 2", False),
         ("self.factor: float = config.factor", True),
         ("self.factor: float = config.factor + 1", False),
+        ("self.unread = config.factor * 2", True),
+        ("self.is_causal = config.factor * 2", False),  # transformers' attention reads it of any module
+        ("self.unread = config.factor * 2\n        self.wide = self.unread", False),
     ],
 )
 def test_a_copy_that_init_changes_is_a_use(init: str, is_settled: bool, tmp_path: Path) -> None:

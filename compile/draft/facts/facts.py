@@ -44,6 +44,7 @@ PUBLIC = (
     "linear", "read_common", "rms_norm", "sliding_window", "top_experts", "yarn_scale",
 )  # fmt: skip
 WRITTEN = (*CLASSES, "Attention")
+BY_HAND = "write the graph of a model without that size by hand: bringup explain adding-a-model"
 # Names that a class of the draft must not have, because its files use them otherwise.
 TAKEN = frozenset({*PUBLIC, *WRITTEN, "Adapter", "ClassVar", "Dialect", "DECODER", "Family", "S", "Self"})
 
@@ -176,13 +177,17 @@ def facts_of(raw: Mapping[str, Any], headers: Mapping[str, TensorInfo], hints: H
     if odd := next((each for each in headers if not TENSOR_NAME.fullmatch(each)), None):
         rule = "a rule needs letters, digits, `_`, `-` and `.`"
         raise cannot(f"a tensor has the name `{short(odd)}`; {rule}", "rename the tensor, or write the adapter by hand")
-    keys = {meaning: key for meaning, words in SIZES.items() if (key := first(words, raw))}
+    keys = {meaning: key for meaning, words in SIZES.items() if (key := _size_key(meaning, words, raw, hints))}
     widths = [key for key in SIZES["intermediate_size"] if key in raw]
     if "intermediate_size" not in keys and "hidden_size" in keys and (widths or _is_four_times(headers, raw, keys)):
         keys["intermediate_size"] = widths[0] if widths else "intermediate_size"  # null or absent, as in GPT-2, BLOOM
+    elif "intermediate_size" not in keys and (width := first(EXPERT_WIDTH, raw)):
+        keys["intermediate_size"] = width  # every layer has experts
     lacking = [meaning for meaning in SIZES if meaning not in keys and meaning != "num_key_value_heads"]
     if lacking:
-        raise cannot(f"config.json has no `{lacking[0]}`, by any name that is known", "add it to config.json")
+        names = ", ".join(f"`{name}`" for name in SIZES[lacking[0]])
+        help = f"add `{lacking[0]}` with the value of the key that states it, or " + BY_HAND
+        raise cannot(f"config.json has none of {names}", help)
     values: dict[str, Any] = {meaning: raw.get(key) for meaning, key in keys.items()}
     width: Any = values["intermediate_size"]
     if width is None and type(values["hidden_size"]) is int:
@@ -208,6 +213,13 @@ def facts_of(raw: Mapping[str, Any], headers: Mapping[str, TensorInfo], hints: H
     if not any(tensors.in_layers for tensors in roles.found.values()):
         raise cannot("no tensor's name has the number of a layer and a shape of these sizes", "see `bringup inspect`")
     return Facts(name, title, arch, raw, sizes, keys, hints, roles)
+
+
+def _size_key(meaning: str, words: tuple[str, ...], raw: Mapping[str, Any], hints: Hints) -> str | None:
+    """The key of a size: one of the known words, or the one that transformers' class has for it. A key of an encoder is
+    not that of the decoder."""
+    own = hints.aliases.get(meaning, "")
+    return first(words, raw) or (own if raw.get(own) is not None and not own.startswith("encoder") else None)
 
 
 def title_of(name: str) -> str:

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from bringup.compile.draft.modelling.inert import alone_in, inert_keys, rejections
 from bringup.compile.draft.modelling.meaning import meaning_of
+from bringup.compile.draft.modelling.part import Part
 from bringup.compile.draft.modelling.parts import modelling_file, parts_of
 from bringup.compile.draft.modelling.properties import quotient_of
 from bringup.compile.draft.modelling.settled import settled_keys
@@ -34,7 +35,8 @@ class Hints:
     number. `rope`: whether there is rope. `by_head`, `by_group`: whether the rows of one tensor of q, k and v are
     read head by head, or key head by key head with the queries of each. `resolved`: the config with the keys that
     transformers' class adds. `aliases`: config keys by the names that the code has for them. `quotients`: the two
-    keys of properties that the code reads. `meaning`: what the modelling code computes, None if unknown. `inert`:
+    keys of properties that the code reads. `meaning`: what the modelling code computes, None if unknown; `parts`: its
+    classes, and `values`: those of config keys in it. `inert`:
     keys that nothing reads. `settled`: those that only choose statements, or the shapes of tensors. `sources`: the
     origin of each, for people. `absent`: why transformers gave none, and what to install; "" if it did."""
 
@@ -52,6 +54,8 @@ class Hints:
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
     quotients: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     meaning: Meaning | None = None
+    parts: Mapping[str, Part] = field(default_factory=dict[str, Part])
+    values: Mapping[str, Any] = field(default_factory=dict[str, Any])
     inert: frozenset[str] = frozenset()
     settled: frozenset[str] = frozenset()
     sources: list[str] = field(default_factory=list[str])
@@ -115,7 +119,9 @@ def _read_meaning(hints: Hints, model_type: str, raw: Mapping[str, Any], archite
     parts = parts_of(file, architecture, values) if file is not None and hints.resolved else {}
     if file is None or not parts:
         return
-    hints.meaning = meaning_of(parts)
+    hints.meaning, hints.parts, hints.values = meaning_of(parts), parts, values
+    if hints.norm is None and hints.meaning.layer_norms:
+        hints.norm = "ScaleNorm"  # if the norms have no bias
     read = {hints.meaning.factors[place] for place in hints.meaning.factors} - values.keys()
     hints.quotients = {name: both for name in read if (both := quotient_of(kind, name))}
     hints.eps = hints.meaning.eps if hints.eps is None else hints.eps

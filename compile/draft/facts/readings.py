@@ -8,14 +8,15 @@ only names of a checkpoint in it are those that `quoted` wrote.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bringup.adapters.algebra.expr import S, cat, stack
 from bringup.adapters.planning.adapter import Adapter, tied
 from bringup.adapters.planning.plan import make_plan
 from bringup.compile.check.checker import check
-from bringup.compile.draft.facts.facts import Facts, rotary_dim
+from bringup.compile.draft.facts.facts import Facts
+from bringup.compile.draft.facts.fused import PAIRS, from_pairs, qkv_slot, rotates_part
 from bringup.compile.draft.facts.mlp_readings import mlp_slots
 from bringup.compile.draft.facts.roles import Tensors
 from bringup.compile.draft.facts.slots import Reading, Slot, matrix, rule
@@ -46,7 +47,7 @@ def slots_of(facts: Facts) -> Iterator[Slot]:
         yield matrix(tensors, PARAMETERS["o_gate"].format(p=tensors.p, L="{L}"))
     for key in (("qkv", "weight"), ("qkv", "bias")):
         if key in found:
-            yield _qkv(facts, found[key])
+            yield qkv_slot(facts, found[key])
     yield from mlp_slots(facts)
     yield from _head(facts)
 
@@ -114,16 +115,9 @@ def _rotated(facts: Facts, tensors: Tensors, target: str, role: str) -> Slot:
     if facts.sizes.d % 2 or (partial and (facts.hints.pairs is not True or facts.roles.has("q_norm"))):
         return slot
     rest = " m" if tensors.p == "weight" else ""
-    rows, halves = f"({heads} pair two){rest}", f"({heads} d:(two pair)){rest}"
-    sizes = "pair=config.head_dim // 2, two=2"
-    text = f'S({tensors.quoted}, "{rows}", {sizes}).mv("{rows} -> {halves}", {sizes})'
-    if partial:
-        whole = f'S({tensors.quoted}, "({heads} d){rest}", d=config.head_dim)'
-        whole += f'.mv("({heads} d){rest} -> {heads} d{rest}", d=config.head_dim)'
-        turned = "config.rope.channels(config.head_dim)"
-        parts = f'{whole}.split("d", {turned}, config.head_dim - {turned})'
-        back = f'.mv("{heads} (pair two){rest} -> {heads} d:(two pair){rest}", two=2)'
-        text = f'cat({parts}[0]{back}, {parts}[1], axis="d").mv("{heads} d{rest} -> ({heads} d){rest}")'
+    rows = f"({heads} d){rest}" if partial else f"({heads} pair two){rest}"
+    sizes = "d=config.head_dim" if partial else PAIRS
+    text = from_pairs(f'S({tensors.quoted}, "{rows}", {sizes})', heads, rest, partial=partial)
     pairs = Reading("rope rotates pairs of channels", {target: text})
     slot.readings[0] = Reading("rope rotates halves of a head", slot.readings[0].rules)
     slot.readings.insert(0 if facts.hints.pairs else 1, pairs)
@@ -140,65 +134,6 @@ def _turned_norm(facts: Facts, tensors: Tensors, target: str) -> Slot:
     sizes = "pair=config.head_dim // 2, two=2"
     text = f'S({tensors.quoted}, "{old}", {sizes}).mv("{old} -> {new}", {sizes})'
     return Slot(tensors, [Reading("rope rotates pairs of channels", {target: text})])
-
-
-def rotates_part(facts: Facts) -> bool:
-    """Whether rope rotates a part of a head's channels."""
-    group: Any = facts.raw.get("rope_parameters")
-    tables: list[Mapping[str, Any]] = [group if isinstance(group, Mapping) else {}, facts.raw]
-    turned = rotary_dim(facts)
-    return turned not in (0, facts.sizes.d) or any(
-        table.get("partial_rotary_factor") not in (None, 1) for table in tables
-    )
-
-
-def _qkv(facts: Facts, tensors: Tensors) -> Slot:
-    """q, k and v in one tensor: concatenated, or head by head, or for each key head with its queries."""
-    rest = " m" if tensors.p == "weight" else ""
-    sizes = "h=config.num_heads, g=config.num_kv_heads, d=config.head_dim"
-    widths = "config.num_heads * config.head_dim, *(config.num_kv_heads * config.head_dim,) * 2"
-    side = [
-        f'S({tensors.quoted}, "out:(h d | g d | g d){rest}", {sizes}).split("out", {widths})[{at}]' for at in range(3)
-    ]
-    grouped = [_grouped(tensors, rest, part) for part in range(3)]
-    readings = [Reading("q, then k, then v", _three(tensors, side))]
-    if facts.sizes.h == facts.sizes.g:
-        each = [
-            f'S({tensors.quoted}, "({n} t d){rest}", t=3).mv("({n} t d){rest} -> t ({n} d){rest}").at("t", {at})'
-            for at, n in enumerate("hgg")
-        ]
-        readings.append(Reading("each head's q, k and v", _three(tensors, each)))
-    elif facts.sizes.g > 1:  # with one key head this is the first reading
-        readings.append(Reading("each key head's queries, its key, its value", _three(tensors, grouped)))
-    if qkv_order(facts):
-        readings.reverse()
-    if tensors.p == "weight":
-        flipped = [text.replace(f'{rest}"', '"', 1) for text in side]
-        flipped = [text.replace('"out:', '"m out:', 1) for text in flipped]
-        readings.append(Reading("q, then k, then v; in out", _three(tensors, flipped)))
-    return Slot(tensors, readings)
-
-
-def qkv_order(facts: Facts) -> bool:
-    """Whether a hint shows that q, k and v of one tensor alternate by head, or by key head."""
-    return facts.hints.by_head if facts.sizes.h == facts.sizes.g else facts.hints.by_group and facts.sizes.g > 1
-
-
-def _grouped(tensors: Tensors, rest: str, part: int) -> str:
-    """q, k or v if rows are grouped by key head, each with its own queries first."""
-    n = "config.num_heads // config.num_kv_heads"
-    widths = f"{n}, 1, 1"
-    back = f'.mv("g n d{rest} -> (h:(g n) d){rest}")' if part == 0 else f'.mv("g n d{rest} -> (g n d){rest}")'
-    sizes = f"n={n} + 2, d=config.head_dim"
-    whole = f'S({tensors.quoted}, "(g n d){rest}", {sizes}).mv("(g n d){rest} -> g n d{rest}", {sizes})'
-    if part:
-        return f'{whole}.at("n", {n} + {part - 1}).mv("g d{rest} -> (g d){rest}")'
-    return f'{whole}.split("n", {widths})[0]{back}'
-
-
-def _three(tensors: Tensors, texts: Iterable[str]) -> dict[str, str]:
-    targets = [PARAMETERS[role].format(p=tensors.p, L="{L}") for role in "qkv"]
-    return dict(zip(targets, texts, strict=True))
 
 
 def prove(

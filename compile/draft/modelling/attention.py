@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from bringup.compile.draft.modelling.parts import Part
+from bringup.compile.draft.modelling.part import Part
 from bringup.compile.draft.modelling.stated import Meaning
 
 SCALE_OF_SIZE = re.compile(r"self\.head_(dim|size) \*\* \(?-0\.5\)?|1(\.0)? / math\.sqrt\(self\.head_(dim|size)\)")

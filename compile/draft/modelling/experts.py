@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from bringup.compile.draft.modelling.parts import Part
+from bringup.compile.draft.modelling.part import Part
 from bringup.compile.draft.modelling.stated import Meaning
 
 CLAMPED = (  # the SwiGLU of gpt-oss

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
-from bringup.compile.draft.modelling.parts import Part, models_folder, parts_of
+from bringup.compile.draft.modelling.part import Part
+from bringup.compile.draft.modelling.parts import models_folder, parts_of
 
 # By how rope rotates: by the key `rope_interleave`, adjacent channels, or halves. The architecture, and its parts.
 REFERENCES = {

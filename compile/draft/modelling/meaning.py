@@ -15,7 +15,9 @@ from bringup.compile.draft.modelling.decided import MODULE
 from bringup.compile.draft.modelling.experts import experts_of
 from bringup.compile.draft.modelling.latent import latent_parts
 from bringup.compile.draft.modelling.model import applied_norms, model_of
-from bringup.compile.draft.modelling.parts import Part, models_folder, parts_of
+from bringup.compile.draft.modelling.norms import kind_of, norms_of
+from bringup.compile.draft.modelling.part import Part
+from bringup.compile.draft.modelling.parts import models_folder, parts_of
 from bringup.compile.draft.modelling.routing import routing_of
 from bringup.compile.draft.modelling.stated import Meaning
 
@@ -36,6 +38,7 @@ _MOVES = """
     warning_advice loss_function all_tied_weights_keys slice set min max any
 """
 MOVES = frozenset(_MOVES.split())
+SIZED = frozenset({"view", "reshape", "expand", "split", "unflatten"})  # methods whose arguments are integers
 FACTORS = (  # the place, and the statement; the group is the key
     ("embedding", r"inputs_embeds = inputs_embeds \* config\.(\w+)"),
     ("residual", r"hidden_states = residual \+ hidden_states \* config\.(\w+)"),
@@ -60,7 +63,6 @@ EMBED_SCALE = re.compile(r"embed_scale=(config\.hidden_size \*\* 0\.5|config\.\w
 SUMS = re.compile(r"(\w+) (/=|= \1 /) \1\.sum\((dim=)?-1, keepdim=True\)")
 IN_ORDER = re.compile(r"q\w*, k\w*, v\w* = self\.\w+\(\w+\)\.split\(self\.\w+, dim=2\)$")
 ROTATED = re.compile(r"\w+ = query\w*\[(?:\.\.\.|:, :, :), :config\.(\w+)\]")  # the channels that rotate
-SUM = re.compile(r"(?:hidden_states = |return )\(?(?:residual \+ |(?:\w+ \+ )?\w+ \+ residual$)")
 ROTATIONS = [  # rope of halves, in other words
     ("gpt_oss", "GptOssForCausalLM", "_apply_rotary_emb"), ("gpt_oss", "GptOssForCausalLM", "apply_rotary_pos_emb"),
     ("gpt_oss", "GptOssForCausalLM", "RotaryEmbedding"), ("gptj", "GPTJForCausalLM", "RotaryEmbedding"),
@@ -75,9 +77,6 @@ ONE_PLUS = [  # layer normalisation that multiplies by 1 + weight
     "self.weight + 1.0, self.bias, self.eps)",
     "return F.layer_norm(*args)",
 ]
-ORDERS = {  # norms (n), attention (a), MLP (m) and sums (+) in a layer: the position of norms, and the norms' numbers
-    "na+nm+": ("before", "12"), "nan+nmn+": ("around", "1234"), "an+mn+": ("after", "24"), "nam+": ("parallel", "1"),
-}  # fmt: skip
 
 
 def meaning_of(parts: Mapping[str, Part]) -> Meaning:
@@ -91,10 +90,11 @@ def meaning_of(parts: Mapping[str, Part]) -> Meaning:
     modules = frozenset(
         text.removeprefix("self.") for part in parts.values() for text, value in part.known.items() if value is MODULE
     )
-    meaning.eps = _epsilon(parts)
+    meaning.eps, meaning.layer_norms = _epsilon(parts), _norm_classes(parts) in ({"LayerNorm"}, {"nn.LayerNorm"})
+    meaning.layer_norms &= all(part.name != "LayerNorm" for part in parts.values())
     for part in parts.values():
-        _norms(part, meaning)
-        tests = [test for name, test in part.choices.items() if _kind(part.attributes[name]) == "m"]
+        norms_of(part, meaning)
+        tests = [test for name, test in part.choices.items() if kind_of(part.attributes.get(name, "")) == "m"]
         meaning.layer_test = meaning.layer_test or next(iter(tests), "")
         for text in part.statements:
             if match := re.match(r"(gate|up)\w*, (gate|up)\w* = .*\.chunk\(2, dim=-1\)$", text):
@@ -165,8 +165,9 @@ def _computes(text: str, modules: frozenset[str]) -> bool:
     attributes of these names."""
     if text.startswith("if "):
         return "self." in text or "config." in text
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
+    if text == "try" or text.startswith("match "):
+        return True
+    for node in _of_values(ast.parse(text)):
         if isinstance(node, ast.BinOp | ast.AugAssign) and not isinstance(node.op, ast.Add) and _of_tensors(node):
             return True
         if (
@@ -183,6 +184,17 @@ def _computes(text: str, modules: frozenset[str]) -> bool:
             if not module and name not in MOVES:
                 return True
     return False
+
+
+def _of_values(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a statement without the arguments of methods that expect sizes alone."""
+    yield node
+    children: list[ast.AST] = list(ast.iter_child_nodes(node))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        of_torch = ast.unparse(node.func.value) == "torch"  # whose first argument is the tensor
+        children = [node.func] if node.func.attr in SIZED and not of_torch else children
+    for each in children:
+        yield from _of_values(each)
 
 
 def _epsilon(parts: Mapping[str, Part]) -> float | None:
@@ -245,9 +257,13 @@ def _embed_scale(parts: Mapping[str, Part]) -> str:
 
 def _of_one_class(part: Part, parts: Mapping[str, Part]) -> bool:
     """Whether all norms of an architecture are of the class `part`."""
-    texts = [text for other in parts.values() for text in other.attributes.values()]
-    norms = [match[1] for text in texts if (match := re.match(r"(?:nn\.)?(\w*Norm\w*)\(", text))]
-    return set(norms) == {part.name}
+    return _norm_classes(parts) in ({part.name}, {f"nn.{part.name}"})
+
+
+def _norm_classes(parts: Mapping[str, Part]) -> set[str]:
+    """The classes of norms that attributes are."""
+    texts = [text for part in parts.values() for text in part.attributes.values()]
+    return {match[1] for text in texts if (match := re.match(r"((?:nn\.)?\w*Norm\w*)\(", text))}
 
 
 def _router(rest: list[str], part: Part, meaning: Meaning) -> Iterator[str]:
@@ -269,31 +285,3 @@ def _router(rest: list[str], part: Part, meaning: Meaning) -> Iterator[str]:
     if softmax is not None and not flagged and not rest:
         meaning.normalises = sums or softmax > best
     yield from rest
-
-
-def _norms(part: Part, meaning: Meaning) -> None:
-    """The order of the parts of a layer, and the roles that it gives to norms."""
-    kinds = {name: _kind(text) for name, text in part.attributes.items()}
-    if not {"a", "m"} <= set(kinds.values()):
-        return
-    order, names = "", list[str]()
-    for text in part.statements:
-        for name in re.findall(r"self\.(\w+)\(", text):
-            if kinds.get(name):
-                order += kinds[name]
-                names += [name] if kinds[name] == "n" else []
-        if SUM.match(text):
-            order += "+"
-    if order in ORDERS:
-        meaning.norms, numbers = ORDERS[order]
-        meaning.norm_roles = {name: f"norm_{number}" for name, number in zip(names, numbers, strict=True)}
-
-
-def _kind(text: str) -> str:
-    call = re.match(r"(?:nn\.)?(\w+)\(", text)
-    word = call[1] if call else ""
-    if word.endswith("Norm"):
-        return "n"
-    if word.endswith("Attention"):
-        return "a"
-    return "m" if re.search("MLP|Moe|MoE|FeedForward", word) else ""

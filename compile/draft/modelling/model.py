@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from bringup.compile.draft.modelling.parts import SKIPPED, Part
+from bringup.compile.draft.modelling.part import Part
+from bringup.compile.draft.modelling.parts import SKIPPED
 from bringup.compile.draft.modelling.stated import Meaning
 
 NORM = re.compile(r"(?:nn\.)?\w*Norm\w*\(")

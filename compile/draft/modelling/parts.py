@@ -9,38 +9,28 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from bringup.compile.draft.modelling.decided import defaults_of, run_init, set_in
+from bringup.compile.draft.modelling.inputs import absent_inputs, assigned_in
 from bringup.compile.draft.modelling.live import Values, is_key, live_statements, text_of
+from bringup.compile.draft.modelling.part import Part
 
 Nodes = Mapping[str, ast.ClassDef | ast.FunctionDef]
 SKIPPED = ("Norm", "PreTrainedModel")  # the kind of norm is read elsewhere (`hints`)
 
 
-@dataclass(slots=True)
-class Part:
-    """A class or a function: the statements that run for a config, in order, the expressions of attributes, and by
-    attribute the test of a layer's number by which `__init__` chooses between two. `every`: all statements,
-    with `else` and `end` of each test. `reached`: the assignments of `__init__` that the config can reach.
-    `arguments`: those of `__init__`, with their defaults. `functions` are all, `keys` the config keys of attributes,
-    `known` the values
-    of `self.NAME`, and `of_any_config` the attributes without regard to the config."""
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """How the classes of a file use each other. `passed`: see `passed_to`. `outside`: the names of attributes whose
+    values other classes set, so that `__init__` does not show them. `absent`: inputs of methods that are None."""
 
-    name: str
-    statements: list[str] = field(default_factory=list[str])
-    attributes: dict[str, str] = field(default_factory=dict[str, str])
-    choices: dict[str, str] = field(default_factory=dict[str, str])
-    every: list[str] = field(default_factory=list[str])
-    reached: list[str] = field(default_factory=list[str])
-    arguments: str = ""
-    functions: list[ast.FunctionDef] = field(default_factory=list[ast.FunctionDef])
-    keys: dict[str, str] = field(default_factory=dict[str, str])
-    known: dict[str, Any] = field(default_factory=dict[str, Any])
-    of_any_config: dict[str, str] = field(default_factory=dict[str, str])
+    passed: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    outside: frozenset[str] = frozenset()
+    absent: frozenset[str] = frozenset()
 
 
 def models_folder() -> Path | None:
@@ -68,13 +58,16 @@ def parts_of(file: Path, architecture: str, config: Mapping[str, Any]) -> dict[s
     """
     tree = ast.parse(file.read_text("utf-8"))
     nodes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
-    found = _reached(nodes, architecture, config, {})
-    return _reached(nodes, architecture, config, passed_to(nodes, found))
+    found = _reached(nodes, architecture, config, Uses())
+    uses = Uses(passed_to(nodes, found), set_from_outside(found), absent_inputs(architecture, found))
+    found = _reached(nodes, architecture, config, uses)
+    while changed := uses.absent & assigned_in(found):  # a class assigns the input, and may pass it on
+        uses = replace(uses, absent=uses.absent - changed)
+        found = _reached(nodes, architecture, config, uses)
+    return found
 
 
-def _reached(
-    nodes: Nodes, architecture: str, config: Mapping[str, Any], passed: Mapping[str, frozenset[str]]
-) -> dict[str, Part]:
+def _reached(nodes: Nodes, architecture: str, config: Mapping[str, Any], uses: Uses) -> dict[str, Part]:
     title = architecture.removesuffix("ForCausalLM").removesuffix("LMHeadModel")
     found: dict[str, Part] = {}
     todo = [architecture] if architecture in nodes else []
@@ -83,7 +76,7 @@ def _reached(
         if name in found:
             continue
         node = nodes[name]
-        part = _part(node, name.removeprefix(title), config, passed.get(name))
+        part = _part(node, name.removeprefix(title), config, uses, uses.passed.get(name))
         used = {word for text in (*part.statements, *part.reached) for word in re.findall(r"\w+", text)}
         todo += [each for each in nodes if each in used]
         part.statements = [text.replace(title, "") for text in part.statements]
@@ -111,6 +104,14 @@ def passed_to(nodes: Nodes, parts: Mapping[str, Part]) -> dict[str, frozenset[st
     return {name: frozenset(each) for name, each in found.items()}
 
 
+def set_from_outside(parts: Mapping[str, Part]) -> frozenset[str]:
+    """The names of attributes that classes set of other objects than `self`, such as of their modules."""
+    functions = [each for part in parts.values() for each in part.functions if each.name in ("__init__", "forward")]
+    nodes = [node for function in functions for node in ast.walk(function)]
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)]
+    return frozenset(node.attr for node in attributes if not _own(node))
+
+
 def _passed(call: ast.Call, function: ast.FunctionDef) -> Iterator[str]:
     """The arguments of a function that a call of its class passes: all, if it unpacks some."""
     names = [each.arg for each in function.args.args]
@@ -120,7 +121,11 @@ def _passed(call: ast.Call, function: ast.FunctionDef) -> Iterator[str]:
 
 
 def _part(
-    node: ast.ClassDef | ast.FunctionDef, name: str, config: Mapping[str, Any], passed: frozenset[str] | None
+    node: ast.ClassDef | ast.FunctionDef,
+    name: str,
+    config: Mapping[str, Any],
+    uses: Uses,
+    passed: frozenset[str] | None,
 ) -> Part:
     part = Part(name)
     functions = [node] if isinstance(node, ast.FunctionDef) else [
@@ -138,14 +143,16 @@ def _part(
         part.choices = {
             name: text_of(test, part.attributes) for each in ast.walk(function) for name, test in _choices(each)
         }
+    part.attributes |= {name: f"self.{name}" for name in part.attributes.keys() & uses.outside}
     keys = {name: _chosen(text, config) for name, text in part.attributes.items()}
     part.keys = {name: text for name, text in keys.items() if text.startswith("config.") and is_key(text)}
     changed = {text for each in functions if each.name != "__init__" for text in set_in(each)}
+    changed |= {f"self.{name}" for name in uses.outside}
     part.known = {text: value for text, value in known.items() if text.startswith("self.") and text not in changed}
     if name.endswith(SKIPPED):
         return part
     every = [each for each in functions if each.name == "forward" or each is node or _is_helper(each)]
-    live = {each.name: list(live_statements(each.body, part.keys, Values(config, dict(part.known)))) for each in every}
+    live = {each.name: list(live_statements(each.body, part.keys, _values(part, config, uses, each))) for each in every}
     for function in every:
         if not _is_dead(function.name, live, every):
             part.statements += live[function.name]
@@ -153,11 +160,24 @@ def _part(
     return part
 
 
+def _values(part: Part, config: Mapping[str, Any], uses: Uses, function: ast.FunctionDef) -> Values:
+    """The values at the start of a method: of the attributes, and of the inputs that no step has."""
+    own = {each.arg for each in ast.walk(function) if isinstance(each, ast.arg)}
+    return Values(config, {**part.known, **dict.fromkeys(uses.absent & own)})
+
+
 def _attributes(assignments: Iterable[ast.Assign]) -> Iterator[tuple[str, str]]:
     """The names of the attributes that are set, and their expressions."""
     for each in assignments:
-        if isinstance(target := each.targets[0], ast.Attribute):
-            yield target.attr, text_of(each.value, {})
+        if name := _own(each.targets[0]):
+            yield name, text_of(each.value, {})
+
+
+def _own(target: ast.expr) -> str:
+    """The name of an attribute of `self`, '' for another target, such as an attribute of one of its modules."""
+    if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self":
+        return target.attr
+    return ""
 
 
 def _is_dead(name: str, live: Mapping[str, list[str]], functions: list[ast.FunctionDef]) -> bool:
@@ -182,8 +202,8 @@ def _choices(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _targets(body: list[ast.stmt]) -> list[str]:
-    targets = [each.targets[0] for each in body if isinstance(each, ast.Assign)]
-    return [each.attr for each in targets if isinstance(each, ast.Attribute)]
+    names = [_own(each.targets[0]) for each in body if isinstance(each, ast.Assign)]
+    return [name for name in names if name]
 
 
 def _is_helper(function: ast.FunctionDef) -> bool:

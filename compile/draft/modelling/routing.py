@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from bringup.compile.draft.modelling.parts import Part
+from bringup.compile.draft.modelling.part import Part
 
 _TOTAL = r"<weights>\.sum\(dim=-1, keepdim=True\)"
 _DIVISIONS = (

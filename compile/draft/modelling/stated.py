@@ -56,6 +56,7 @@ class Meaning:
     gate_first: bool | None = None
     in_order: bool = False
     layer_test: str = ""
+    layer_norms: bool = False
     eps: float | None = None
     rotates: str = ""
     gate: str = ""

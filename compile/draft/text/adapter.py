@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from bringup.compile.draft.facts.facts import Facts
+from bringup.compile.draft.facts.fused import PAIRED, qkv_order, rotates_part
 from bringup.compile.draft.facts.questions import comment
 from bringup.compile.draft.facts.quoted import quoted
-from bringup.compile.draft.facts.readings import DEFAULTS, qkv_order, rotates_part
+from bringup.compile.draft.facts.readings import DEFAULTS
 from bringup.compile.draft.facts.slots import Slot
+from bringup.shown import short
 from bringup.spec import Shape
 
 NAMES = ("Adapter", "S", "cat", "stack", "tied")  # of bringup.adapters, in rules
@@ -23,7 +25,8 @@ def adapter_text(facts: Facts, slots: Sequence[Slot], lacking: Mapping[str, Shap
     for slot in slots:
         if not slot.proved:
             tried = "; ".join(reading.meaning for reading in slot.readings)
-            question = facts.ask(f"`{slot.tensors.pattern}` {list(slot.tensors.shape)}: no rule holds ({tried})")
+            some = _some_layers(facts, slot)
+            question = facts.ask(f"`{slot.tensors.pattern}` {list(slot.tensors.shape)}: no rule holds ({tried}){some}")
             lines.append(comment(question, "    "))
             continue
         lines += [text for text in _questions(facts, slot, slots) if text not in lines]
@@ -53,6 +56,14 @@ def adapter_text(facts: Facts, slots: Sequence[Slot], lacking: Mapping[str, Shap
     )
 
 
+def _some_layers(facts: Facts, slot: Slot) -> str:
+    """The layers that have a tensor, if others lack it: `layer` of the draft creates its module in all."""
+    layers = slot.tensors.layers if slot.tensors.in_layers else frozenset[int]()
+    if len(layers) in (0, facts.sizes.layers):
+        return ""
+    return f"; layers {short(', '.join(map(str, sorted(layers))))} alone have it: create its module in these"
+
+
 def _rule(target: str, text: str) -> str:
     """An assignment; a long one has each step of the expression on a line."""
     line = f"    {target} = {text}\n"
@@ -67,11 +78,11 @@ def _questions(facts: Facts, slot: Slot, slots: Sequence[Slot]) -> Iterator[str]
     if slot.tensors.others:
         text = f"`{slot.tensors.pattern}`: its name is not known, its shape is that of several parts"
         yield comment(facts.ask(text, slot.tensors.role, *slot.tensors.others), "    ")
-    if slot.tensors.role == "qkv" and facts.hints.pairs is not False:
+    if slot.tensors.role == "qkv" and facts.hints.pairs is not False and PAIRED not in slot.proved[0].meaning:
         pairs = "halves: the rows as they are", "pairs: rearrange q and k, (h pair two) -> (h d:(two pair))"
         yield comment(facts.ask("no rule was tried for how rope rotates q and k of one tensor", *pairs), "    ")
     turned = facts.hints.pairs and rotates_part(facts) and facts.roles.has("q_norm")
-    if slot.tensors.role in ("q", "k") and turned:
+    if slot.tensors.role in ("q", "k", "qkv") and turned:
         text = "no rule was tried for pairs of a part of the channels that also have norms"
         yield comment(facts.ask(text), "    ")
     if len(slot.proved) < 2 or _answered(facts, slot):
