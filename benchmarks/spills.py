@@ -34,7 +34,7 @@ KINDS = {
         "linear", "linear_tile", "linear_panels", "linear_specialised", "quant.fp8_linear", "quant.quant_linear",
         "quant.quant_linear_tile",
     ),
-    "attention": ("attention_decode", "attention_prefill", "head_product"),
+    "attention": ("attention_decode", "attention_prefill", "attention_specialised", "head_product"),
     "sorting by expert": ("rows_of_experts", "to_blocks"),
     "elements and norms": ("elements",),
     "sampling": ("largest", "draw"),
