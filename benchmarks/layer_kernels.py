@@ -23,7 +23,15 @@ from bringup.compile.targets.schedule import schedule_of
 from bringup.compile.targets.selection import select
 from bringup.graphs.core.options import GraphOptions
 
-STEMS = ("linear", "linear_tile", "linear_panels", "quant.fp8_linear", "rows_of_experts", "to_blocks")
+STEMS = (
+    "linear",
+    "linear_tile",
+    "linear_panels",
+    "linear_specialised",
+    "quant.fp8_linear",
+    "rows_of_experts",
+    "to_blocks",
+)
 Setting = int | float | str | bool | None | dict[str, object]
 FLOAT8: dict[str, object] = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic"}
 

@@ -3,7 +3,7 @@
 `python -m benchmarks.spills --out benchmarks/results/…-spills.md` needs no GPU. Results are saved in a JSON file next
 to the page, by the version of Triton that is installed: an interrupted run resumes, and runs with other versions add to
 the same table. For another version, put its folder first on PYTHONPATH. A result counts until the kernel's settings or
-its source change. `--minutes` limits the time.
+its source change. `--minutes` limits the time, `--kernel NAME` the kernels.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ SEQUENCES = (1, 4)  # of decode
 AT_ONCE = 96  # kernels that are compiled before results are saved
 KINDS = {
     "products": (
-        "linear", "linear_tile", "linear_panels", "quant.fp8_linear", "quant.quant_linear", "quant.quant_linear_tile",
+        "linear", "linear_tile", "linear_panels", "linear_specialised", "quant.fp8_linear", "quant.quant_linear",
+        "quant.quant_linear_tile",
     ),
-    "attention": ("attention_decode", "attention_prefill", "head_product"),
+    "attention": ("attention_decode", "attention_prefill", "attention_specialised", "head_product"),
     "sorting by expert": ("rows_of_experts", "to_blocks"),
     "elements and norms": ("elements",),
     "sampling": ("largest", "draw"),
@@ -198,10 +199,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="the page, named YYYY-MM-DD-….md")
     parser.add_argument("--minutes", type=float, default=600)
+    parser.add_argument("--kernel", action="append", help="only this kernel, for example `linear_tile`; repeatable")
     options = parser.parse_args()
     out, saved = options.out, options.out.with_suffix(".json")
     stacks: Stacks = json.loads(saved.read_text("utf-8")) if saved.exists() else {}
-    found = list(cases())
+    found = [case for case in cases() if options.kernel is None or case.kernel.stem in options.kernel]
     keys = {case.key for case in found}
     stacks = {each: {key: stack for key, stack in own.items() if key in keys} for each, own in stacks.items()}
     for _ in measure(found, stacks, 60 * options.minutes):

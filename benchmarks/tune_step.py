@@ -2,8 +2,8 @@
 
 `python -m benchmarks.tune_step --model "GPT-2 124M"` needs a GPU and no network; `--prefill 2048` times the step of a
 prompt in place of that of a token. The step is one CUDA graph. The launches of one kernel get other tiles, and nothing
-else changes. The fastest tiles of a kernel are used while the next ones are timed. Products that `linear_panels`
-computes are timed with the tiles of `linear_tile` too, so one run compares the two.
+else changes. The fastest tiles of a kernel are used while the next ones are timed. Products and attention of prompts
+are timed with the tiles of each kernel that can compute them, so one run compares the kernels.
 """
 
 from __future__ import annotations
@@ -80,20 +80,33 @@ def _of_panels() -> Iterator[Tiles]:
             yield Tiles(rows, lanes, channels, warps, stages)
 
 
+def _of_rings() -> Iterator[Tiles]:
+    """`linear_specialised` computes its own number of stages."""
+    for lanes, warps in ((64, 4), (128, 4), (128, 8), (256, 8)):
+        yield Tiles(128, lanes, 64, warps)
+
+
 def _of_keys(rows: Sequence[int]) -> Iterator[KeyTiles]:
     for queries, keys, warps, stages in product(rows, (32, 64, 128, 256), (4, 8), (2, 3, 4)):
         yield KeyTiles(queries, keys, warps, stages)
 
 
 BY_POINTERS = Choice(products, "tile", list(_of_prompts()), 4, {"PANELS": {}})
+BY_ALL_WARPS = Choice(products, "panel", list(_of_panels()), 2, {"SPECIALISED": frozenset[str]()})
+KEYS_BY_ALL_WARPS = Choice(
+    attention_calls,
+    "prefill_tiles",
+    [each for each in _of_keys([64, 128]) if each.keys <= 128],
+    names={"SPECIALISED": frozenset[str]()},
+)
 CHOICES: Mapping[str, Sequence[Choice]] = {
     "linear": [Choice(products, "gemv", list(_of_rows()))],
     "linear_tile": [BY_POINTERS],
-    "linear_panels": [Choice(products, "panel", list(_of_panels()), 2), BY_POINTERS],
+    "linear_panels": [BY_ALL_WARPS, BY_POINTERS],
+    "linear_specialised": [Choice(products, "panel", list(_of_rings()), 2), BY_ALL_WARPS, BY_POINTERS],
     "attention_decode": [Choice(attention_calls, "decode_tiles", list(_of_keys([16])))],
-    "attention_prefill": [
-        Choice(attention_calls, "prefill_tiles", [each for each in _of_keys([64, 128]) if each.keys <= 128])
-    ],
+    "attention_prefill": [KEYS_BY_ALL_WARPS],
+    "attention_specialised": [KEYS_BY_ALL_WARPS],
 }
 Candidate = tuple[Choice, Any]  # a choice, and tiles of it
 

@@ -9,10 +9,12 @@ traceback on standard error.
 from __future__ import annotations
 
 import json
+import os
 import sys
+import traceback
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any
 
 from bringup.compile.kernels import source
@@ -31,6 +33,7 @@ def compile_kernel(kernel: Kernel, capability: str) -> Compiled:
     """
     from triton.compiler import ASTSource
     from triton.compiler import compile as triton_compile
+    from triton.experimental.gluon._runtime import GluonASTSource
 
     function = _function(kernel.stem)
     constants = {name: _constant(value) for name, value in kernel.constants} | {EARLY: starts_early(capability)}
@@ -39,8 +42,9 @@ def compile_kernel(kernel: Kernel, capability: str) -> Compiled:
         raise ValueError(f"`{kernel.stem}` has the parameters {', '.join(names)}: {len(kernel.types)} types are given")
     signature = dict(zip(names, kernel.types, strict=True))
     positions = [function.arg_names.index(names[index]) for index in kernel.aligned]
+    source_of = GluonASTSource if function.is_gluon() else ASTSource
     compiled = triton_compile(
-        ASTSource(
+        source_of(
             function,
             {name: signature.get(name, "constexpr") for name in function.arg_names},
             {(function.arg_names.index(name),): value for name, value in constants.items()},
@@ -143,11 +147,19 @@ def keep_no_cache() -> None:
     cache.triton_key = lambda: ""
 
 
+def end_process(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Writes an error to standard error as its last lines: Triton's extension modules would write more as they end."""
+    traceback.print_exception(kind, error, trace)
+    sys.stderr.flush()
+    os._exit(1)
+
+
 def main() -> None:
     """Compiles the kernels on standard input, one for each line.
 
     With PYTHONUNBUFFERED=1, `sys.stdout` loses the rest of a line if this process is stopped while it writes the line.
     """
+    sys.excepthook = end_process
     keep_no_cache()
     with open(sys.stdout.fileno(), "w", encoding="utf-8", closefd=False) as out:
         for line in sys.stdin:

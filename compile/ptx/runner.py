@@ -18,8 +18,11 @@ from bringup.compile.ptx.translate.translator import BlockFunction
 SLICE = 4000
 """The number of basic blocks that a context runs before the next context runs."""
 
-SPINS = 200_000
-"""The number of consecutive spinning basic blocks after which a launch is treated as a deadlock."""
+SPINS = 1000
+"""A launch is treated as a deadlock after so many consecutive spinning basic blocks for each context that has started.
+
+Each context runs in turn, so by then all of them spin, and none has anything else to do that would end it.
+"""
 
 
 class Runner:
@@ -109,7 +112,8 @@ class Runner:
             context.yielded.add(block)
         else:
             self._progress = self.launch.steps
-        if self.launch.steps > self.max_steps or self.launch.steps - self._progress > SPINS:
+        spins = self.launch.steps - self._progress
+        if self.launch.steps > self.max_steps or spins > SPINS * (1 + len(self.divided)):
             instruction = self.launch.kernel.instructions[self.blocks[block].start]
             context.fault(instruction, f"no end after {self.launch.steps} basic blocks: a deadlock")
 

@@ -57,10 +57,11 @@ def without_zeros(text: str) -> str:
 
 
 def with_a_late_wait(text: str) -> str:
-    """The wait for the launch before is the last that the kernel does."""
-    before, wait, after = text.partition("griddepcontrol.wait ;")
-    head, end, tail = after.rpartition("ret;")
-    return f"{before}{head}{wait}\n{end}{tail}"
+    """The wait for the launch before is the last that each warp does."""
+    wait = "griddepcontrol.wait ;"
+    assert wait in text
+    head, end, tail = text.replace(wait, "").rpartition("ret;")
+    return f"{head}{wait}\n{end}{tail}"
 
 
 def exchanged(*names: str) -> Callable[[KernelCall], KernelCall]:

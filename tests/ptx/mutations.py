@@ -28,7 +28,10 @@ class Mutant:
 
 
 def mutants(text: str) -> Iterator[Mutant]:
-    """Each barrier removed, each wait for asynchronous work one group too shallow, each order of an atomic relaxed."""
+    """Each barrier removed, each wait for asynchronous work one group too shallow, each order of an atomic relaxed.
+
+    A wait for a barrier object (`mbarrier.try_wait`) is replaced by a true predicate.
+    """
     lines = text.split("\n")
     for index, line in enumerate(lines):
         for kind, other in _changes(line):
@@ -43,6 +46,8 @@ def _changes(line: str) -> Iterator[tuple[str, str]]:
         yield "wait", line.replace(found[0], f"{found[1]}{int(found[2]) + 1}")
     if re.match(r"\s*cp\.async\.bulk\.wait_group", line):
         yield "wait", ""
+    if found := re.match(r"\s*mbarrier\.try_wait[\w.:]*\s+(\w+),", line):
+        yield "wait", f"setp.ne.u32 {found[1]}, 1, 0;"
     if found := re.search(r"\b(?:atom|red|ld|st)\.[\w.:]*?(acquire|release|acq_rel)\b", line):
         yield "order", line.replace(f".{found[1]}", ".relaxed", 1)
 

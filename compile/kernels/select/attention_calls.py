@@ -18,10 +18,12 @@ from bringup.compile.kernels.select.attention_tiles import (
 )
 from bringup.compile.kernels.select.scratch import COUNTERS, counters, workspace
 from bringup.compile.kernels.select.tensors import Parameter, Tensor, argument_of, call_of, dense_tensor
+from bringup.compile.kernels.select.tiles import PANELS, SPECIALISED, TALLEST
 from bringup.compile.schedule.graph.op_graph import Node, OpGraph
 from bringup.graphs.core.step import BLOCK
 
 WIDE = "float32"
+_OTHERS = ("V", "K1", "K2", "V1", "WIDE", "SOFTCAP")
 NARROW = ("bfloat16", "float16")
 E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
 
@@ -103,6 +105,21 @@ class Attention:
         read = (self.k, self.v, step.positions, step.block_table, step.rows, step.lengths, self.sinks, self.slopes)
         return all(each is None or each.kind in ("weight", "state", "step") for each in read)
 
+    @property
+    def is_specialised(self) -> bool:
+        """Whether `attention_specialised` supports it, of prompts. With a ring and 128 channels it would spill."""
+        dtypes = {self.q.dtype, self.k.dtype, self.v.dtype}
+        strides = (*self.q.strides[:2], *self.k.strides[:2], *self.v.strides[:2])
+        return (
+            len(dtypes) == 1
+            and dtypes <= set(NARROW)
+            and self.k.shape[2] == self.v.shape[2]
+            and self.k.shape[2] in ((64, 128) if self.ring is None else (64,))
+            and self.softcap is None
+            and self.chosen is None
+            and all(stride * 2 % 16 == 0 for stride in strides)
+        )
+
     def rows(self) -> dict[str, Parameter]:
         """The parameters that determine the rows of a sequence in the caches."""
         ring, direct = self.ring is not None, self.step.contiguous
@@ -144,6 +161,8 @@ def attention_call(attention: Attention, capability: str, begin: int = COUNTERS)
 
 
 def _prefill(attention: Attention, capability: str) -> KernelCall:
+    if capability in SPECIALISED and attention.q.shape[0] > TALLEST and attention.is_specialised:
+        return _specialised(attention, PANELS[capability])
     tokens, heads, channels = attention.q.shape
     tiles = prefill_tiles(attention.wide, channels, attention.v.shape[2], tokens, capability)
     parameters: dict[str, Parameter] = {
@@ -158,6 +177,23 @@ def _prefill(attention: Attention, capability: str) -> KernelCall:
     grid = (-(-tokens // tiles.rows), heads, attention.step.sequences + 1)
     constants = attention.constants() | sizes
     return call_of("attention_prefill", parameters, constants, grid, warps=tiles.warps, stages=tiles.stages)
+
+
+def _specialised(attention: Attention, processors: int) -> KernelCall:
+    """One call of `attention_specialised`, with a program for each of `processors`, or for each part."""
+    tokens, heads, _ = attention.q.shape
+    parameters: dict[str, Parameter] = {
+        **{"q_NHK": attention.q, "k_SGK": attention.k, "v_SGK": attention.v},
+        **{"positions_N": attention.step.positions, "starts": attention.step.starts},
+        **attention.rows(),
+        **{"out_NHK": attention.out, "scale": attention.scale},
+        **{"sinks_H": attention.sinks, "slopes_H": attention.slopes},
+    }
+    sizes = {"N": tokens, "B": attention.step.sequences, "QUERIES": TALLEST, "KEYS": TALLEST, "STAGES": 4}
+    constants = {name: value for name, value in attention.constants().items() if name not in _OTHERS}
+    parts = -(-tokens // TALLEST) * attention.step.sequences * heads
+    grid = (min(processors, parts), 1, 1)
+    return call_of("attention_specialised", parameters, constants | sizes, grid, warps=8, stages=1)
 
 
 def _decode(attention: Attention, capability: str, begin: int) -> KernelCall:

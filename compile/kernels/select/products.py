@@ -13,7 +13,7 @@ from bringup.compile.kernels.code.writer import POINTER_LIMIT, Code, NotTaken, V
 from bringup.compile.kernels.select.heads import has_heads, write_heads
 from bringup.compile.kernels.select.operands import Factor, Input, input_of, weight_of
 from bringup.compile.kernels.select.outputs import is_rounding, write_elements, write_rounded
-from bringup.compile.kernels.select.tiles import PANELS, TALLEST, Tiles, gemv, panel, tile
+from bringup.compile.kernels.select.tiles import PANELS, SPECIALISED, TALLEST, Tiles, gemv, panel, ring, tile
 from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View
 from bringup.compile.schedule.graph.roles import products
 
@@ -39,7 +39,7 @@ class Epilogue:
 
 
 def product(graph: OpGraph, group: Group, capability: str, drawn: str = "") -> tuple[KernelCall, ...] | None:
-    """One call of `linear` for one row, of `linear_tile` or `linear_panels` for more; None for another group.
+    """One call of `linear` for one row, of `linear_tile` or a kernel with TMA for more; None for another group.
 
     `drawn`: see `HEADS`.
     """
@@ -63,7 +63,7 @@ def _call(graph: OpGraph, group: Group, found: list[Node], capability: str, draw
         code = Code(graph, group, FORMULAS, {"lane": "present"})
         epilogue = epilogue_of(code, given, factors)
         if (weights := _rows_of_weights(graph, given, epilogue)) is not None:
-            return _in_panels(code, given, epilogue, weights, PANELS[capability])
+            return _in_panels(code, given, epilogue, weights, capability)
     code = Code(graph, group, FORMULAS, {"row": "live", "lane": "live"})
     return _launch(graph, code, given, epilogue_of(code, given, factors, drawn=drawn))
 
@@ -228,11 +228,12 @@ def _rows_of_weights(graph: OpGraph, given: Input, epilogue: Epilogue) -> list[V
     return views
 
 
-def _in_panels(code: Code, given: Input, epilogue: Epilogue, weights: Sequence[View], processors: int) -> KernelCall:
-    """One call of `linear_panels`, with a program for each of `processors`, or for each tile if there are fewer.
+def _in_panels(code: Code, given: Input, epilogue: Epilogue, weights: Sequence[View], capability: str) -> KernelCall:
+    """One call of `linear_specialised` or `linear_panels`, with a program for each multiprocessor, or for each tile.
 
-    `code` has the masks of that kernel: rows past the last one repeat it, so only lanes are masked, by `present`.
+    `code` has the masks of these kernels: rows past the last one repeat it, so only lanes are masked, by `present`.
     """
+    processors = PANELS[capability]
     sizes = panel(given.rows, epilogue.lanes, len(weights), processors)
     operands = {"x": given.x, "w0": weights[0], "w1": weights[1] if len(weights) == 2 else None}
     parameters, constants = _parameters(code, operands)
@@ -248,10 +249,11 @@ def _in_panels(code: Code, given: Input, epilogue: Epilogue, weights: Sequence[V
         "BN": sizes.lanes,
         "BK": sizes.channels,
     }
+    stem = "linear_specialised" if capability in SPECIALISED else "linear_panels"
+    if capability in SPECIALISED:
+        constants["STAGES"] = ring(sizes, len(weights))
     programs = min(processors, -(-given.rows // sizes.rows) * -(-epilogue.lanes // sizes.lanes))
-    specialised, arguments = kernel(
-        "linear_panels", parameters, constants, num_warps=sizes.warps, num_stages=sizes.stages
-    )
+    specialised, arguments = kernel(stem, parameters, constants, num_warps=sizes.warps, num_stages=sizes.stages)
     return KernelCall(kernel=specialised, grid=(programs, 1, 1), arguments=arguments)
 
 

@@ -12,8 +12,10 @@ LOADS = 8  # outstanding loads of weights of a thread
 MOST_SUMS = 8 * 32 * 64  # maximum accumulators of a tile: 64 for each thread of eight warps
 NARROWEST = 16  # minimum rows and lanes of a tile with matrix instructions
 TALLEST = 128  # maximum rows of a tile
-EXTRA = 32  # what a tile of `linear_panels` costs besides its sums, in lanes: estimated, not measured
-PANELS = {"sm_90": PROCESSORS, "sm_100": 148}  # multiprocessors (of a B200: 148), where `linear_panels` runs
+EXTRA = 32  # what a tile of `panel` costs besides its sums, in lanes: estimated, not measured
+PANELS = {"sm_90": PROCESSORS, "sm_100": 148}  # multiprocessors (of a B200: 148), where tiles are fetched by TMA
+SPECIALISED = frozenset({"sm_90"})  # those of PANELS that have `wgmma`, which `linear_specialised` multiplies with
+RING, DEEPEST = 192 << 10, 8  # bytes and number of the stages of `linear_specialised`, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ def tile(rows: int, lanes: int, channels: int, dtype: str, accumulators: int, sh
 
 
 def panel(rows: int, lanes: int, accumulators: int, processors: int) -> Tiles:
-    """The tile of a product of more than `TALLEST` rows in 16 bits, whose operands the copy engine fetches.
+    """The tile of a product of more than `TALLEST` rows in 16 bits, whose operands the copy engine (TMA) fetches.
 
     The width is that with the shortest estimated time: the number of tiles that a program computes, times the lanes of
     a tile and what a tile costs besides. A thread has up to 128 accumulators, because no pointers of operands take
@@ -97,3 +99,9 @@ def panel(rows: int, lanes: int, accumulators: int, processors: int) -> Tiles:
     width = min((widest >> step for step in range(8) if widest >> step >= NARROWEST), key=cost)
     sums = TALLEST * width * accumulators
     return Tiles(TALLEST, width, 64, 8 if sums >= MOST_SUMS else 4, 3 if sums > MOST_SUMS else 4)
+
+
+def ring(sizes: Tiles, accumulators: int) -> int:
+    """The stages of `linear_specialised`: the rest of the memory of a multiprocessor is for results of an epilogue."""
+    stage = 2 * sizes.channels * (sizes.rows + sizes.lanes * accumulators)
+    return min(DEEPEST, RING // stage)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.kernels.attention import Case
-from tests.kernels.tasks.attention import attended, highest_keys, latent, scores_of_keys
+from tests.kernels.tasks.attention import attended, highest_keys, latent, prompts, scores_of_keys
 from tests.kernels.tasks.drawing import drawing
 from tests.kernels.tasks.lora import expanded, expert_shrunk, looked_up, shrunk, slots_of_blocks
 from tests.kernels.tasks.products import gated, in_float8, in_panels, product, quantised
@@ -35,8 +35,10 @@ TASKS: dict[str, Callable[[], Task]] = {
     "linear_tile, bfloat16, 70 rows": lambda: product(70, 400, 16, "bfloat16"),
     "linear_tile, bfloat16, norm": lambda: product(5, 400, 16, "bfloat16", "rms"),
     "linear_tile, bfloat16, gated": lambda: gated(70, 16, "bfloat16"),
-    "linear_panels, bfloat16": lambda: in_panels(product(200, 400, 250, "bfloat16")),
-    "linear_panels, bfloat16, gated": lambda: in_panels(gated(200, 100, "bfloat16")),
+    "linear_specialised, bfloat16": lambda: in_panels(product(200, 400, 250, "bfloat16"), "linear_specialised"),
+    "linear_specialised, bfloat16, gated": lambda: in_panels(gated(200, 100, "bfloat16"), "linear_specialised"),
+    "linear_panels, bfloat16": lambda: in_panels(product(200, 400, 250, "bfloat16"), "linear_panels"),
+    "linear_panels, bfloat16, gated": lambda: in_panels(gated(200, 100, "bfloat16"), "linear_panels"),
     "quant_linear, int4": lambda: quantised(1, "int4", "float32"),
     "quant_linear, q4_k": lambda: quantised(1, "q4_k", "bfloat16"),
     "quant_linear_tile, int4": lambda: quantised(20, "int4-zeros", "bfloat16"),
@@ -47,6 +49,7 @@ TASKS: dict[str, Callable[[], Task]] = {
     "attention_decode, bfloat16": lambda: attended(Case(lengths=SPLIT, blocks=5, **WIDE)),
     "attention_prefill, float32": lambda: attended(Case(lengths=(200,), new=(20,), blocks=5, heads=1, groups=1)),
     "attention_prefill, bfloat16": lambda: attended(Case(lengths=(200,), new=(70,), blocks=5, **WIDE)),
+    "attention_specialised, bfloat16": prompts,
     "head_product, decode": lambda: latent((130,), (1,), "bfloat16"),
     "head_product, prefill": lambda: latent((130,), (20,), "float32"),
     "index_scores, bfloat16": lambda: scores_of_keys("bfloat16"),

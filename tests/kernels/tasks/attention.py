@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 
+from bringup.compile.kernels.select import attention_calls
+from bringup.compile.kernels.select.registry import calls_of
 from bringup.graphs.core.step import BLOCK
 from tests.kernels.attention import Case, data_of
 from tests.kernels.graphs import NUMPY
@@ -16,6 +20,16 @@ from tests.kernels.tasks.task import Task, step_of
 def attended(case: Case) -> Task:
     data = data_of(case)
     return Task(data.graph, data.buffers)
+
+
+def prompts() -> Task:
+    """Attention of prompts on sm_90 with two multiprocessors: each program has two parts, of up to three tiles."""
+    case = Case(lengths=(300, 70), new=(140, 70), blocks=5, dtype="bfloat16", channels=64, heads=2, groups=1)
+    task = attended(case)
+    with patch.dict(attention_calls.PANELS, {"sm_90": 2}):
+        calls = calls_of(task.graph, task.graph.groups[0], "sm_90") or ()
+    assert [(call.kernel.stem, call.grid) for call in calls] == [("attention_specialised", (2, 1, 1))]
+    return replace(task, calls=calls)
 
 
 def latent(lengths: Sequence[int], new: Sequence[int], dtype: str) -> Task:

@@ -43,11 +43,12 @@ def gated(rows: int, inner: int, dtype: str) -> Task:
     return task_of(f, "out")
 
 
-def in_panels(task: Task) -> Task:
+def in_panels(task: Task, stem: str) -> Task:
     """A product of more rows than a tile has, for sm_90 with one multiprocessor: its program has two wide tiles."""
-    with patch.dict(products.PANELS, {"sm_90": 1}):
+    specialised = {"sm_90"} if stem == "linear_specialised" else set[str]()
+    with patch.dict(products.PANELS, {"sm_90": 1}), patch.object(products, "SPECIALISED", specialised):
         calls = calls_of(task.graph, task.graph.groups[0], "sm_90") or ()
-    assert [(call.kernel.stem, call.kernel.num_warps, call.grid) for call in calls] == [("linear_panels", 8, (1, 1, 1))]
+    assert [(call.kernel.stem, call.kernel.num_warps, call.grid) for call in calls] == [(stem, 8, (1, 1, 1))]
     return replace(task, calls=calls)
 
 
