@@ -15,12 +15,7 @@ from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.quantization import without_quantization
 from bringup.adapters.trtllm.config_keys import written
 from bringup.adapters.trtllm.names import names_of
-<<<<<<< HEAD
 from bringup.adapters.trtllm.ranks import AS_STORED, rank_of
-from bringup.adapters.trtllm.config_keys import written
-=======
-from bringup.adapters.trtllm.ranks import rank_of
->>>>>>> reader
 from bringup.adapters.vllm import ranks as vllm
 from bringup.compile.convert.text_model import text_model
 from bringup.compile.job import Job
