@@ -27,7 +27,7 @@ STEMS = (
     "linear",
     "linear_tile",
     "linear_panels",
-    "linear_specialised",
+    "hopper.linear_specialised",
     "quant.fp8_linear",
     "rows_of_experts",
     "to_blocks",

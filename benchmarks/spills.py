@@ -31,10 +31,10 @@ SEQUENCES = (1, 4)  # of decode
 AT_ONCE = 96  # kernels that are compiled before results are saved
 KINDS = {
     "products": (
-        "linear", "linear_tile", "linear_panels", "linear_specialised", "quant.fp8_linear", "quant.quant_linear",
+        "linear", "linear_tile", "linear_panels", "hopper.linear_specialised", "quant.fp8_linear", "quant.quant_linear",
         "quant.quant_linear_tile",
     ),
-    "attention": ("attention_decode", "attention_prefill", "attention_specialised", "head_product"),
+    "attention": ("attention_decode", "attention_prefill", "hopper.attention_specialised", "head_product"),
     "sorting by expert": ("rows_of_experts", "to_blocks"),
     "elements and norms": ("elements",),
     "sampling": ("largest", "draw"),

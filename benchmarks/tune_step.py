@@ -103,10 +103,10 @@ CHOICES: Mapping[str, Sequence[Choice]] = {
     "linear": [Choice(products, "gemv", list(_of_rows()))],
     "linear_tile": [BY_POINTERS],
     "linear_panels": [BY_ALL_WARPS, BY_POINTERS],
-    "linear_specialised": [Choice(products, "panel", list(_of_rings()), 2), BY_ALL_WARPS, BY_POINTERS],
+    "hopper.linear_specialised": [Choice(products, "panel", list(_of_rings()), 2), BY_ALL_WARPS, BY_POINTERS],
     "attention_decode": [Choice(attention_calls, "decode_tiles", list(_of_keys([16])))],
     "attention_prefill": [KEYS_BY_ALL_WARPS],
-    "attention_specialised": [KEYS_BY_ALL_WARPS],
+    "hopper.attention_specialised": [KEYS_BY_ALL_WARPS],
 }
 Candidate = tuple[Choice, Any]  # a choice, and tiles of it
 

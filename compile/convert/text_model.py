@@ -18,11 +18,11 @@ def text_model(job: Job) -> Job:
     settings = job.graph.config
     if not isinstance(settings, LlavaConfig):
         return job
-    family = next(each for each in FAMILIES if each.name == settings.text.family)
+    family = next(each for each in FAMILIES if each.name == settings.block.family)
     entries: dict[str, Entry] = {}
     for name, entry in job.plan.entries.items():
         own = name.replace(INSIDE, ALONE, 1) if name.startswith(INSIDE) else name
         entries[own] = replace(entry, declared=replace(entry.declared, name=own))
     plan = replace(job.plan, entries=entries, signature=Signature({n: e.declared for n, e in entries.items()}))
-    graph = family.load("graph")(settings.text, job.graph.dtype)
+    graph = family.load("graph")(settings.block, job.graph.dtype)
     return replace(job, family=family, graph=graph, plan=plan, config=text_config(job.config))

@@ -47,7 +47,7 @@ SLOW = {"one sequence", "window", "alibi", "sinks"}
 def test_prompts(name: str) -> None:
     case = CASES[name]
     whole = built(attended(case), CAPABILITY)
-    assert [call.kernel.stem for call in whole.calls] == ["attention_specialised"]
+    assert [call.kernel.stem for call in whole.calls] == ["hopper.attention_specialised"]
     seen, found = whole.run()
     assert seen.findings == []
     data = data_of(case)

@@ -31,11 +31,15 @@ CAPABILITY = "sm_90"
 FEW = 2  # multiprocessors, so that each program has several tiles
 
 
-@pytest.fixture(autouse=True, params=["linear_specialised", pytest.param("linear_panels", marks=pytest.mark.slow)])
+@pytest.fixture(
+    autouse=True, params=["hopper.linear_specialised", pytest.param("linear_panels", marks=pytest.mark.slow)]
+)
 def stem(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The kernel that computes products of more rows than a tile has."""
     monkeypatch.setattr(products, "PANELS", {CAPABILITY: FEW})
-    monkeypatch.setattr(products, "SPECIALISED", {CAPABILITY} if request.param == "linear_specialised" else set())
+    monkeypatch.setattr(
+        products, "SPECIALISED", {CAPABILITY} if request.param == "hopper.linear_specialised" else set()
+    )
     return request.param
 
 
@@ -47,7 +51,7 @@ def stems(f: Function, *results: str, capability: str = CAPABILITY) -> list[str]
 def checked(f: Function, *results: str, states: str = "", near: float) -> Built:
     """Runs the call of a function of one group; nothing is found, and the results are those of float64."""
     whole = built(task_of(f, *results), CAPABILITY)
-    assert [call.kernel.stem for call in whole.calls] in (["linear_specialised"], ["linear_panels"])
+    assert [call.kernel.stem for call in whole.calls] in (["hopper.linear_specialised"], ["linear_panels"])
     seen, found = whole.run()
     assert seen.findings == []
     expected = f.expected()

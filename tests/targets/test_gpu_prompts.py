@@ -33,7 +33,7 @@ def test_a_prompt_longer_than_a_tile(name: str, tmp_path: Path) -> None:
     bundle = build(job, out=tmp_path / "b", target="cuda:sm_90", max_seq_len=CONTEXT, buckets=(192,))
     rows = trial_of(bundle, entries=["prefill_192"])
     assert {row.entry for row in rows} == {"prefill_192"}
-    products = [row for row in rows if row.kernels == "linear_specialised"]
+    products = [row for row in rows if row.kernels == "hopper.linear_specialised"]
     assert len(products) == 4
     assert [finding for row in rows for finding in row.seen.findings] == []
     assert max(row.error for row in products) < NEAR["bfloat16"]

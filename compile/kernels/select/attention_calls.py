@@ -193,7 +193,7 @@ def _specialised(attention: Attention, processors: int) -> KernelCall:
     constants = {name: value for name, value in attention.constants().items() if name not in _OTHERS}
     parts = -(-tokens // TALLEST) * attention.step.sequences * heads
     grid = (min(processors, parts), 1, 1)
-    return call_of("attention_specialised", parameters, constants | sizes, grid, warps=8, stages=1)
+    return call_of("hopper.attention_specialised", parameters, constants | sizes, grid, warps=8, stages=1)
 
 
 def _decode(attention: Attention, capability: str, begin: int) -> KernelCall:

@@ -249,7 +249,7 @@ def _in_panels(code: Code, given: Input, epilogue: Epilogue, weights: Sequence[V
         "BN": sizes.lanes,
         "BK": sizes.channels,
     }
-    stem = "linear_specialised" if capability in SPECIALISED else "linear_panels"
+    stem = "hopper.linear_specialised" if capability in SPECIALISED else "linear_panels"
     if capability in SPECIALISED:
         constants["STAGES"] = ring(sizes, len(weights))
     programs = min(processors, -(-given.rows // sizes.rows) * -(-epilogue.lanes // sizes.lanes))

@@ -28,7 +28,7 @@ def prompts() -> Task:
     task = attended(case)
     with patch.dict(attention_calls.PANELS, {"sm_90": 2}):
         calls = calls_of(task.graph, task.graph.groups[0], "sm_90") or ()
-    assert [(call.kernel.stem, call.grid) for call in calls] == [("attention_specialised", (2, 1, 1))]
+    assert [(call.kernel.stem, call.grid) for call in calls] == [("hopper.attention_specialised", (2, 1, 1))]
     return replace(task, calls=calls)
 
 

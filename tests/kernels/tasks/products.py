@@ -45,7 +45,7 @@ def gated(rows: int, inner: int, dtype: str) -> Task:
 
 def in_panels(task: Task, stem: str) -> Task:
     """A product of more rows than a tile has, for sm_90 with one multiprocessor: its program has two wide tiles."""
-    specialised = {"sm_90"} if stem == "linear_specialised" else set[str]()
+    specialised = {"sm_90"} if stem == "hopper.linear_specialised" else set[str]()
     with patch.dict(products.PANELS, {"sm_90": 1}), patch.object(products, "SPECIALISED", specialised):
         calls = calls_of(task.graph, task.graph.groups[0], "sm_90") or ()
     assert [(call.kernel.stem, call.kernel.num_warps, call.grid) for call in calls] == [(stem, 8, (1, 1, 1))]
