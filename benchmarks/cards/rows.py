@@ -21,11 +21,15 @@ LLAMA_3: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A config of transformers: `kind` is its model type, `settings` what is not its default."""
+    """A config of transformers: `kind` is its model type, `settings` what is not its default.
+
+    `longest`: tokens of the longest prompt that can be compared; None for any.
+    """
 
     name: str
     kind: str
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    longest: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +69,7 @@ CHECKED = (
         # 64 of up to 72 keys are kept. With 4 heads some scores at that boundary are 0 alike: negative products of all
         # heads. Which of such keys are taken, transformers leaves open. With 16 heads there are none.
         settings=DEEPSEEK | {"index_n_heads": 16, "index_head_dim": 32, "index_topk": 64},
+        longest=32,
     ),
 )
 # What `--dry-run` checks.

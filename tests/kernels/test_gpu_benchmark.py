@@ -21,7 +21,7 @@ from bringup.graphs.ops.topk_keys import top_keys
 from tests.cuda.machine import has_gpu
 from tests.models import family, parity
 
-SMALL = correctness.Sizes(32, 128, 1)
+SMALL = correctness.Sizes((32,), 128, 1)
 
 
 @pytest.mark.slow
@@ -56,7 +56,7 @@ def test_the_indexer_leaves_keys_out_and_no_two_meet_where_it_does(tmp_path, mon
     than the first that is not. By transformers' own forward, and by ours without compiling."""
     model = next(each for each in CHECKED if each.name == "DeepSeek-V3.2")
     save(model, str(tmp_path / "checkpoint"), "float32", "cpu")
-    count = correctness.ON_CARD.prompt + correctness.STEPS
+    count = model.longest + correctness.STEPS
     tokens = parity.random_tokens(count, model.settings["vocab_size"])
     gaps: list[float] = []
 
@@ -68,7 +68,7 @@ def test_the_indexer_leaves_keys_out_and_no_two_meet_where_it_does(tmp_path, mon
         return top_keys(scores_NL, positions_N, keep)
 
     monkeypatch.setattr(sparse_indexer, "top_keys", watched)
-    ours = family.eager_logits(open_job(checkpoint=str(tmp_path / "checkpoint")), tokens, correctness.ON_CARD.prompt)
+    ours = family.eager_logits(open_job(checkpoint=str(tmp_path / "checkpoint")), tokens, model.longest)
     assert len(gaps) == model.settings["num_hidden_layers"] * (count - model.settings["index_topk"])
     assert min(gaps) > 1e-4
     wanted = parity.logits_of(parity.load_reference(tmp_path / "checkpoint"), tokens)
