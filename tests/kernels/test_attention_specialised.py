@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("triton")
 
 from bringup.compile.kernels.select import attention_calls
+from bringup.compile.kernels.select.attention import attention
 from bringup.compile.kernels.select.tiles import TALLEST
 from tests.kernels.attention import Case, data_of
 from tests.kernels.emulated import relative
@@ -55,6 +56,27 @@ def test_prompts(name: str) -> None:
     tokens = len(data.expected)
     assert relative(out[:tokens], data.expected) < TOLERANCES[case.dtype]
     assert not out[tokens:].any()
+
+
+@pytest.mark.parametrize(
+    ("case", "capability", "taken"),
+    [
+        (Case(lengths=(129,), new=(129,), query_part=8, **WIDE), "sm_90", True),
+        (Case(lengths=(129,), new=(129,), query_part=4, **WIDE), "sm_90", False),  # rows of q begin at 8 bytes of 16
+        (Case(lengths=(128,), new=(128,), **WIDE), "sm_90", False),
+        (Case(lengths=(129,), new=(129,), **WIDE), "sm_80", False),
+        (Case(lengths=(129,), new=(129,), **WIDE, values=128), "sm_90", False),
+        (Case(lengths=(129,), new=(129,), **WIDE, softcap=3.0), "sm_90", False),
+        (Case(lengths=(129,), new=(129,), **WIDE, has_chosen=True), "sm_90", False),
+        (Case(lengths=(129,), new=(129,), **WIDE | {"dtype": "float32"}), "sm_90", False),
+        (Case(lengths=(129,), new=(129,), **WIDE, cache="float16"), "sm_90", False),
+        (Case(lengths=(129,), new=(129,), **WIDE | {"channels": 128}, ring=256), "sm_90", False),  # would spill
+    ],
+)
+def test_what_it_supports(case: Case, capability: str, taken: bool) -> None:
+    graph = data_of(case).graph
+    calls = attention(graph, graph.groups[0], capability) or ()
+    assert [call.kernel.stem for call in calls] == ["hopper.attention_specialised" if taken else "attention_prefill"]
 
 
 def test_exponentials_are_computed_while_products_run(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bringup.compile.kernels.call import Constant, KernelCall
-from bringup.compile.kernels.code.types import power_of_two
+from bringup.compile.kernels.code.types import ALIGNMENT, power_of_two, size_of
 from bringup.compile.kernels.select.attention_tiles import (
     TENSOR_CORE,
     decode_tiles,
@@ -23,7 +23,7 @@ from bringup.compile.schedule.graph.op_graph import Node, OpGraph
 from bringup.graphs.core.step import BLOCK
 
 WIDE = "float32"
-_OTHERS = ("V", "K1", "K2", "V1", "WIDE", "SOFTCAP")
+_GENERAL = ("V", "K1", "K2", "V1", "WIDE", "SOFTCAP")  # constants that `attention_specialised` does not have
 NARROW = ("bfloat16", "float16")
 E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
 
@@ -108,8 +108,10 @@ class Attention:
     @property
     def is_specialised(self) -> bool:
         """Whether `attention_specialised` supports it, of prompts. With a ring and 128 channels it would spill."""
-        dtypes = {self.q.dtype, self.k.dtype, self.v.dtype}
-        strides = (*self.q.strides[:2], *self.k.strides[:2], *self.v.strides[:2])
+        given = (self.q, self.k, self.v)
+        dtypes = {each.dtype for each in given}
+        places = [each.place.offset for each in given]
+        places += [stride * size_of(each.dtype) for each in given for stride in each.strides[:2]]
         return (
             len(dtypes) == 1
             and dtypes <= set(NARROW)
@@ -117,7 +119,7 @@ class Attention:
             and self.k.shape[2] in ((64, 128) if self.ring is None else (64,))
             and self.softcap is None
             and self.chosen is None
-            and all(stride * 2 % 16 == 0 for stride in strides)
+            and all(place % ALIGNMENT == 0 for place in places)
         )
 
     def rows(self) -> dict[str, Parameter]:
@@ -190,7 +192,7 @@ def _specialised(attention: Attention, processors: int) -> KernelCall:
         **{"sinks_H": attention.sinks, "slopes_H": attention.slopes},
     }
     sizes = {"N": tokens, "B": attention.step.sequences, "QUERIES": TALLEST, "KEYS": TALLEST, "STAGES": 4}
-    constants = {name: value for name, value in attention.constants().items() if name not in _OTHERS}
+    constants = {name: value for name, value in attention.constants().items() if name not in _GENERAL}
     parts = -(-tokens // TALLEST) * attention.step.sequences * heads
     grid = (min(processors, parts), 1, 1)
     return call_of("hopper.attention_specialised", parameters, constants | sizes, grid, warps=8, stages=1)
