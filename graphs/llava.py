@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from bringup.diagnostics import fail
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.hf_config import BlockConfig
-from bringup.graphs.core.graph import Graph
+from bringup.graphs.core.graph import Graph, TextModel
 from bringup.graphs.core.module import Module
 from bringup.graphs.core.step import Step
 from bringup.graphs.decoder import CausalLM, Decoder, DecoderConfig
@@ -79,12 +79,6 @@ class LlavaConfig(BlockConfig):
         return config
 
 
-def text_config(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The config.json of the text model alone, for that of a LLaVA that `LlavaConfig` accepts."""
-    kind, words = _text_of(Fields(raw, "llava"))
-    return TEXTS[kind][1] | words | {"model_type": kind}
-
-
 def _text_of(fields: Fields) -> tuple[str, dict[str, Any]]:
     """The text model's type and the keys of its config. Raises BU125 for a type that is not in TEXTS."""
     fields.read |= IMAGES
@@ -122,9 +116,15 @@ class Llava(Graph):
 
     def __init__(self, config: LlavaConfig, dtype: str = "float32") -> None:
         super().__init__(config, dtype)
+        self.block = config.block
         text = GRAPHS[config.block.family](config.block, dtype)
         self.model = Model(text.model)
         self.lm_head = text.lm_head
+
+    def text_model(self, raw: Mapping[str, Any]) -> TextModel:
+        kind, words = _text_of(Fields(raw, "llava"))
+        config = TEXTS[kind][1] | words | {"model_type": kind}
+        return TextModel(GRAPHS[self.block.family](self.block, self.dtype), config, "model.language_model.", "model.")
 
     def prologue(self, step: Step) -> tuple[Tensor, ...]:
         decoder = self.model.language_model

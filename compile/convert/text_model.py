@@ -7,22 +7,18 @@ from dataclasses import replace
 from bringup.adapters.planning.plan import Entry
 from bringup.compile.job import Job
 from bringup.graphs.core.signature import Signature
-from bringup.graphs.llava import LlavaConfig, text_config
 from bringup.graphs.registry import FAMILIES
-
-INSIDE, ALONE = "model.language_model.", "model."
 
 
 def text_model(job: Job) -> Job:
     """The job of the text model, with its family, its config and its names of parameters; any other job itself."""
-    settings = job.graph.config
-    if not isinstance(settings, LlavaConfig):
+    found = job.graph.text_model(job.config)
+    if found is None:
         return job
-    family = next(each for each in FAMILIES if each.name == settings.block.family)
+    family = next(each for each in FAMILIES if each.name == found.graph.config.family)
     entries: dict[str, Entry] = {}
     for name, entry in job.plan.entries.items():
-        own = name.replace(INSIDE, ALONE, 1) if name.startswith(INSIDE) else name
+        own = found.alone + name.removeprefix(found.inside) if name.startswith(found.inside) else name
         entries[own] = replace(entry, declared=replace(entry.declared, name=own))
     plan = replace(job.plan, entries=entries, signature=Signature({n: e.declared for n, e in entries.items()}))
-    graph = family.load("graph")(settings.block, job.graph.dtype)
-    return replace(job, family=family, graph=graph, plan=plan, config=text_config(job.config))
+    return replace(job, family=family, graph=found.graph, plan=plan, config=found.config)

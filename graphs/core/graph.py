@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from bringup.graphs.core.axes import shape_of
@@ -84,6 +84,13 @@ class Graph(Module):
         """Which hidden states of the main model the input `hidden` of a draft concatenates, in this order."""
         return (-1,)
 
+    def text_model(self, raw: Mapping[str, Any]) -> TextModel | None:
+        """The text model inside, which other programs load as a model of its own. Usually None.
+
+        `raw`: the config.json that the graph's config was read from.
+        """
+        return None
+
     def prologue(self, step: Step) -> tuple[Tensor, ...]:
         """The carried values of the first layer: hidden states [N, m] of the step's tokens, then those of the graph."""
         raise NotImplementedError
@@ -145,3 +152,13 @@ class Graph(Module):
 
 def _declare(name: str, leaf: Param, dtype: str) -> Declared:
     return Declared(name, leaf.axes, leaf.declared_dtype or dtype, leaf.pack, leaf.site)
+
+
+@dataclass(frozen=True, slots=True)
+class TextModel:
+    """A graph inside another one, and its config.json. Names begin with `inside` there, and with `alone` in itself."""
+
+    graph: Graph
+    config: dict[str, Any]
+    inside: str
+    alone: str
