@@ -102,7 +102,7 @@ def target_of(capability: str) -> Any:
 def _function(stem: str) -> Any:
     module = import_module(f"{source.__name__}.{stem}")
     for name, loaded in list(sys.modules.items()):
-        if name.startswith((f"{source.__name__}.", "triton.language.")):
+        if name.startswith((f"{source.__name__}.", "triton.")):
             _name_files(loaded)
     return getattr(module, stem.rpartition(".")[2])
 

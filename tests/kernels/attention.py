@@ -69,6 +69,14 @@ def data_of(case: Case) -> Data:
     rows = np.arange(sequences)
     if not case.contiguous:
         table, rows = random.permutation(table.ravel()).reshape(table.shape), random.permutation(rows)
+    written = np.zeros(slots, np.bool_)
+    for sequence, length in enumerate(case.lengths):
+        at = np.arange(length)
+        if case.ring:
+            written[rows[sequence] * case.ring + at % case.ring] = True
+        else:
+            written[table[sequence, at // BLOCK] * BLOCK + at % BLOCK] = True
+    arrays["k"][~written] = arrays["v"][~written] = np.nan  # no kernel may use them
     starts = np.concatenate([[0], np.cumsum(counts)])
     positions = [np.arange(length - count, length) for length, count in zip(case.lengths, counts, strict=True)]
     step = {

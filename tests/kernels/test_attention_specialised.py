@@ -29,6 +29,13 @@ CASES = {
     "ragged": Case(lengths=(300, 64), new=(170, 30), padding=20, blocks=5, **WIDE),
     "128 channels": Case(lengths=(140,), new=(140,), dtype="float16", channels=128, heads=2, groups=2),
     "one sequence": Case(lengths=(330,), new=(150,), blocks=6, contiguous=True, query_part=8, **WIDE),
+    "many sequences": Case(
+        lengths=(150, 9, 9, 260, 64, 20),
+        new=(140, 0, 9, 131, 0, 1),
+        padding=140,
+        blocks=5,
+        **WIDE | {"heads": 4, "groups": 2},
+    ),
     "window": Case(lengths=(400,), new=(260,), blocks=7, window=70, **WIDE),
     "ring": Case(lengths=(500, 30), new=(140, 30), blocks=9, window=90, ring=320, has_sinks=True, **WIDE),
     "alibi": Case(lengths=(260,), new=(140,), blocks=5, has_slopes=True, **WIDE),
@@ -79,14 +86,27 @@ def test_what_it_supports(case: Case, capability: str, taken: bool) -> None:
     assert [call.kernel.stem for call in calls] == ["hopper.attention_specialised" if taken else "attention_prefill"]
 
 
+def test_a_kernel_does_not_depend_on_where_triton_is() -> None:
+    whole = built(attended(CASES["128 channels"]), CAPABILITY)
+    (compiled,) = whole.compiled.values()
+    folder = str(_triton().parent)
+    assert "triton/language/standard.py" in compiled.assembly
+    assert folder not in compiled.assembly
+    assert folder.encode() not in compiled.binary
+
+
+def _triton() -> Path:
+    spec = find_spec("triton")
+    assert spec
+    assert spec.origin
+    return Path(spec.origin).parent
+
+
 def test_exponentials_are_computed_while_products_run(tmp_path: Path) -> None:
     """In the machine code: ptxas may move them after the wait for the products."""
     whole = built(attended(CASES["128 channels"]), CAPABILITY)
     (compiled,) = whole.compiled.values()
-    spec = find_spec("triton")
-    assert spec
-    assert spec.origin
-    tool = Path(spec.origin).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    tool = _triton() / "backends" / "nvidia" / "bin" / "nvdisasm"
     file = tmp_path / "kernel.cubin"
     file.write_bytes(compiled.binary)
     code = subprocess.run([tool, "-c", file], capture_output=True, text=True, check=True).stdout

@@ -117,6 +117,7 @@ class Attention:
             and dtypes <= set(NARROW)
             and self.k.shape[2] == self.v.shape[2]
             and self.k.shape[2] in ((64, 128) if self.ring is None else (64,))
+            and (self.ring is None or self.window is not None)
             and self.softcap is None
             and self.chosen is None
             and all(place % ALIGNMENT == 0 for place in places)
@@ -191,9 +192,11 @@ def _specialised(attention: Attention, processors: int) -> KernelCall:
         **{"out_NHK": attention.out, "scale": attention.scale},
         **{"sinks_H": attention.sinks, "slopes_H": attention.slopes},
     }
-    sizes = {"N": tokens, "B": attention.step.sequences, "QUERIES": TALLEST, "KEYS": TALLEST, "STAGES": 4}
+    sequences = attention.step.sequences
+    sizes = {"N": tokens, "B": sequences, "B_OR_MORE": power_of_two(max(32, sequences))}
+    sizes |= {"QUERIES": TALLEST, "KEYS": TALLEST, "STAGES": 4}
     constants = {name: value for name, value in attention.constants().items() if name not in _GENERAL}
-    parts = -(-tokens // TALLEST) * attention.step.sequences * heads
+    parts = -(-tokens // TALLEST) * sequences * heads
     grid = (min(processors, parts), 1, 1)
     return call_of("hopper.attention_specialised", parameters, constants | sizes, grid, warps=8, stages=1)
 

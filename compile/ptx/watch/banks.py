@@ -67,6 +67,8 @@ class Banks(Observer):
             parts = active.reshape(offsets.shape)
             some = parts.any(1)
             offsets, parts = offsets[some], parts[some]
+            if not len(offsets):
+                return
             offsets = np.where(parts, offsets, offsets[np.arange(len(offsets)), parts.argmax(1)][:, None])
         words = np.sort(((offsets >> 2)[:, :, None] + np.arange(words_each)).reshape(len(offsets), -1), axis=1)
         first = np.ones(words.shape, np.bool_)

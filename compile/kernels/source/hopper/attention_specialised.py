@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import triton
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -15,14 +14,16 @@ from bringup.compile.kernels.source.launches import let_next_start, wait_for_las
 
 # Triton 3.6 has another name for it.
 copy = async_copy.async_load if hasattr(async_copy, "async_load") else async_copy.async_copy_global_to_shared
+POWERS = gl.constexpr(20)  # of two: a bound of sequences and of parts of one
 FETCHING_WARPS = gl.constexpr(4)
-FETCHING_REGISTERS = gl.constexpr(40)  # of a thread of these warps; the others have 232
+# Of a thread of these warps, with a block table and without; with other numbers some kernels spill.
+BLOCK_REGISTERS, FETCHING_REGISTERS = gl.constexpr(48), gl.constexpr(40)
 
 
 @gluon.jit
 def attention_specialised(
     q_NHK, k_SGK, v_SGK, positions_N, starts, block_table_BP, rows_B, lengths_B, out_NHK, scale, sinks_H, slopes_H,
-    N: tl.constexpr, B: tl.constexpr, H: tl.constexpr, G: tl.constexpr, K: tl.constexpr,
+    N: tl.constexpr, B: tl.constexpr, B_OR_MORE: tl.constexpr, H: tl.constexpr, G: tl.constexpr, K: tl.constexpr,
     Q_ROW: tl.constexpr, Q_HEAD: tl.constexpr, K_ROW: tl.constexpr, K_HEAD: tl.constexpr,
     V_ROW: tl.constexpr, V_HEAD: tl.constexpr, TABLE: tl.constexpr, LENGTH: tl.constexpr,
     WINDOW: tl.constexpr, RING: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
@@ -52,45 +53,81 @@ def attention_specialised(
     gl.warp_specialize(
         [
             (_attend, (queries, tiles, full, empty, q_NHK, positions_N, starts, lengths_B, out_NHK, scale, sinks_H,
-                       slopes_H, N, B, H, Q_ROW, Q_HEAD, LENGTH, WINDOW, RING, EARLY)),
+                       slopes_H, N, B, B_OR_MORE, H, Q_ROW, Q_HEAD, LENGTH, WINDOW, RING, EARLY)),
             (_fetch, (tiles, full, empty, k_SGK, v_SGK, positions_N, starts, block_table_BP, rows_B, lengths_B,
-                      N, B, H, G, QUERIES, K_ROW, K_HEAD, V_ROW, V_HEAD, TABLE, LENGTH, WINDOW, RING, EARLY)),
+                      N, B, B_OR_MORE, H, G, QUERIES, K_ROW, K_HEAD, V_ROW, V_HEAD, TABLE, LENGTH, WINDOW, RING,
+                      EARLY)),
         ],
         [FETCHING_WARPS],
-        [FETCHING_REGISTERS],
+        [FETCHING_REGISTERS if block_table_BP is None else BLOCK_REGISTERS],
     )  # fmt: skip
 
 
-@triton.jit
-def turns(N: tl.constexpr, B: tl.constexpr, H: tl.constexpr, QUERIES: tl.constexpr):
-    """The number of parts of one program, at most."""
+@gluon.jit
+def counts_of(starts, B: tl.constexpr, B_OR_MORE: tl.constexpr, QUERIES: tl.constexpr):
+    """The number of parts of each sequence for one head: int32 [B_OR_MORE], 0 past the last sequence."""
+    at = gl.arange(0, B_OR_MORE, gl.BlockedLayout([B_OR_MORE // 32], [32], [gl.num_warps()], [0]))  # all in each warp
+    is_sequence = at < B
+    first = gl.load(starts + at, mask=is_sequence, other=0).to(tl.int32)
+    last = gl.load(starts + at + 1, mask=is_sequence, other=0).to(tl.int32)
+    return (last - first + QUERIES - 1) // QUERIES
+
+
+@gluon.jit
+def turns_of(counts, H: tl.constexpr):
+    """The number of turns in which programs compute all parts."""
     programs = tl.num_programs(0)
-    return ((N + QUERIES - 1) // QUERIES * B * H + programs - 1) // programs
+    return (gl.sum(counts, 0) * H + programs - 1) // programs
 
 
-@triton.jit
+@gluon.jit
+def place_of(number, counts, B: tl.constexpr, TILES: tl.constexpr):
+    """(sequence, part of it) of part `number`: the parts in descending order, and among equal ones by sequence.
+
+    So the parts with the most keys come first. Parts that do not exist have no number: empty sequences would otherwise
+    leave some programs without work. Both results are found by bisection. TILES: more than a sequence has parts.
+    """
+    sequence = 0
+    part = 0
+    if B == 1:
+        part = gl.sum(counts, 0) - 1 - number
+    else:
+        for bit in gl.static_range(POWERS - 1, -1, -1):
+            if 1 << bit < TILES:
+                middle = part + (1 << bit)
+                from_middle = gl.sum(gl.maximum(counts - middle, 0), 0)  # the number of parts `middle` and later
+                part = gl.where(from_middle > number, middle, part)
+        rank = number - gl.sum(gl.maximum(counts - (part + 1), 0), 0)
+        at = gl.arange(0, counts.shape[0], counts.type.layout)
+        for bit in gl.static_range(POWERS - 1, -1, -1):
+            if 1 << bit < counts.shape[0]:
+                middle = sequence + (1 << bit)
+                before = gl.sum(((counts > part) & (at < middle)).to(tl.int32), 0)
+                sequence = gl.where(before <= rank, middle, sequence)
+    return sequence, part
+
+
+@gluon.jit
 def part_of(
-    turn, positions_N, starts, lengths_B,
+    turn, counts, positions_N, starts, lengths_B,
     N: tl.constexpr, B: tl.constexpr, H: tl.constexpr, QUERIES: tl.constexpr,
     LENGTH: tl.constexpr, WINDOW: tl.constexpr, RING: tl.constexpr,
 ):  # fmt: skip
     """A program's part of a turn: (sequence, head, first token, token after the last, first key, key after the last).
 
-    The parts of the last tokens of each sequence have the most keys and come first. In every second turn the order of
-    programs is reversed, so that all have about as many keys. Positions ascend. A part that does not exist has no
-    tokens and no keys.
+    In every second turn the order of programs is reversed, so that all have about as many keys. Positions ascend. A
+    part that does not exist has no tokens and no keys; each other one has a key.
     """
     programs = tl.num_programs(0)
     program = tl.program_id(0)
     number = turn * programs + tl.where(turn % 2 == 0, program, programs - 1 - program)
+    exists = number < gl.sum(counts, 0) * H
     head = number % H
-    sequence = number // H % B
-    first = tl.load(starts + sequence).to(tl.int32)
-    last = tl.load(starts + sequence + 1).to(tl.int32)
-    before = (last - first + QUERIES - 1) // QUERIES - 1 - number // H // B  # parts of the sequence before this one
-    first += before * QUERIES
-    last = tl.where(before < 0, first, tl.minimum(last, first + QUERIES))
-    exists = before >= 0
+    TILES: tl.constexpr = (N + QUERIES - 1) // QUERIES + 1
+    sequence, part = place_of(tl.where(exists, number, 0) // H, counts, B, TILES)
+    first = tl.load(starts + sequence).to(tl.int32) + part * QUERIES
+    last = tl.minimum(tl.load(starts + sequence + 1).to(tl.int32), first + QUERIES)
+    last = tl.where(exists, last, first)
     end = tl.load(positions_N + last - 1, mask=exists, other=-1).to(tl.int32) + 1
     begin = 0
     if RING is not None:
@@ -99,13 +136,13 @@ def part_of(
         end = tl.minimum(end, LENGTH)
     if WINDOW is not None:
         begin = tl.maximum(begin, tl.load(positions_N + first, mask=exists, other=0).to(tl.int32) + 1 - WINDOW)
-    return sequence, head, first, last, begin, end
+    return sequence, head, first, last, tl.maximum(tl.minimum(begin, end - 1), 0), end
 
 
 @gluon.jit
 def _fetch(
     tiles, full, empty, k_SGK, v_SGK, positions_N, starts, block_table_BP, rows_B, lengths_B,
-    N: tl.constexpr, B: tl.constexpr, H: tl.constexpr, G: tl.constexpr, QUERIES: tl.constexpr,
+    N: tl.constexpr, B: tl.constexpr, B_OR_MORE: tl.constexpr, H: tl.constexpr, G: tl.constexpr, QUERIES: tl.constexpr,
     K_ROW: tl.constexpr, K_HEAD: tl.constexpr, V_ROW: tl.constexpr, V_HEAD: tl.constexpr, TABLE: tl.constexpr,
     LENGTH: tl.constexpr, WINDOW: tl.constexpr, RING: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
@@ -120,9 +157,10 @@ def _fetch(
     channel = gl.arange(0, K, gl.SliceLayout(0, layout))[None, :]
     at = gl.arange(0, FEW, gl.SliceLayout(1, layout))[:, None]
     step = 0
-    for turn in range(turns(N, B, H, QUERIES)):
+    counts = counts_of(starts, B, B_OR_MORE, QUERIES)
+    for turn in range(turns_of(counts, H)):
         sequence, head, _, _, begin, end = part_of(
-            turn, positions_N, starts, lengths_B, N, B, H, QUERIES, LENGTH, WINDOW, RING
+            turn, counts, positions_N, starts, lengths_B, N, B, H, QUERIES, LENGTH, WINDOW, RING
         )
         group = head // (H // G)
         for start in range(begin // KEYS * KEYS, end, KEYS):
@@ -153,7 +191,8 @@ def _fetch(
 @gluon.jit
 def _attend(
     queries, tiles, full, empty, q_NHK, positions_N, starts, lengths_B, out_NHK, scale, sinks_H, slopes_H,
-    N: tl.constexpr, B: tl.constexpr, H: tl.constexpr, Q_ROW: tl.constexpr, Q_HEAD: tl.constexpr,
+    N: tl.constexpr, B: tl.constexpr, B_OR_MORE: tl.constexpr, H: tl.constexpr,
+    Q_ROW: tl.constexpr, Q_HEAD: tl.constexpr,
     LENGTH: tl.constexpr, WINDOW: tl.constexpr, RING: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Computes all parts of a program. A tile of keys is released after its products, one of values a tile later."""
@@ -172,9 +211,10 @@ def _attend(
     channel = gl.arange(0, K, gl.SliceLayout(0, MEMORY))[None, :]
     at = gl.arange(0, QUERIES, gl.SliceLayout(1, MEMORY))[:, None]
     step = 0
-    for turn in range(turns(N, B, H, QUERIES)):
+    counts = counts_of(starts, B, B_OR_MORE, QUERIES)
+    for turn in range(turns_of(counts, H)):
         _, head, first, last, begin, end = part_of(
-            turn, positions_N, starts, lengths_B, N, B, H, QUERIES, LENGTH, WINDOW, RING
+            turn, counts, positions_N, starts, lengths_B, N, B, H, QUERIES, LENGTH, WINDOW, RING
         )
         if first < last:
             token = first + at
@@ -196,7 +236,7 @@ def _attend(
             products = warpgroup_mma(queries, keys, products, use_acc=False, is_async=True)
             products = warpgroup_mma_wait(0, deps=(products,))
             mbarrier.arrive(empty.index(step % STAGES))
-            scores = masked(products, position, start, begin, slopes, scale, WINDOW, RING)
+            scores = masked(products, position, start, slopes, scale, WINDOW)
             shares, top, factor = shares_of(scores, top)
             total = gl.sum(shares, 1)
             operand = gl.convert_layout(shares.to(dtype), SHARES)
@@ -211,7 +251,7 @@ def _attend(
                 mixed = warpgroup_mma(operand, tiles.index(step % STAGES), mixed, is_async=True)
                 products = warpgroup_mma_wait(1, deps=(products,))
                 mbarrier.arrive(empty.index(after % STAGES))
-                scores = masked(products, position, start, begin, slopes, scale, WINDOW, RING)
+                scores = masked(products, position, start, slopes, scale, WINDOW)
                 shares, top, factor = shares_of(scores, top)
                 total = total * factor + gl.sum(shares, 1)
                 # The values of this tile. The loop of this wait separates the exponentials above from the wait for the
@@ -242,13 +282,11 @@ def _attend(
 
 
 @gluon.jit
-def masked(products, position, start, begin, slopes, scale, WINDOW: tl.constexpr, RING: tl.constexpr):
-    """Scores of a tile of keys, -infinity for keys that a query does not see."""
+def masked(products, position, start, slopes, scale, WINDOW: tl.constexpr):
+    """Scores of a tile of keys, -infinity for keys that a query does not see. A ring has a window, and all its rows."""
     key = gl.arange(0, products.shape[1], gl.SliceLayout(0, products.type.layout))[None, :]
     distance = key - (position - start)[:, None]
     seen = distance <= 0
     if WINDOW is not None:
         seen = seen & (distance > -WINDOW)
-    if RING is not None:
-        seen = seen & (key >= begin - start)
     return gl.where(seen, scored(products, distance, slopes, scale, None), -INFINITY)
