@@ -119,7 +119,7 @@ def test_a_name_that_is_taken(monkeypatch: pytest.MonkeyPatch, folder: Path) -> 
 
 
 def test_a_path_is_no_name(folder: Path, tmp_path: Path) -> None:
-    """A file outside of the folders is not run, whatever the name looks like."""
+    """A file outside of the folders is not run, whatever the name looks like: a name with `/` is a path."""
     marker = tmp_path / "ran"
     (tmp_path / "outside.py").write_text(text("outside", "OutsideForCausalLM", f"open({str(marker)!r}, 'w').close()\n"))
     (folder / "inner").mkdir()
@@ -127,7 +127,7 @@ def test_a_path_is_no_name(folder: Path, tmp_path: Path) -> None:
     for name in (str(tmp_path / "outside"), "../outside", "inner/outside", "./inner/outside"):
         with pytest.raises(BringupError) as caught:
             by_name(name)
-        assert caught.value.findings[0].code == "BU002"
+        assert caught.value.findings[0].code == "BU034"
     assert not marker.exists()
 
 

@@ -37,7 +37,7 @@ SHAPES = {
     "gemma3": Gemma3TextConfig(**GEMMA3, num_key_value_heads=1, num_hidden_layers=1, vocab_size=512),
     "gpt_oss": GptOssConfig(**GPT_OSS, num_key_value_heads=8, num_hidden_layers=1, vocab_size=512, num_local_experts=8),
 }
-ROW = re.compile(r"^\| `(\w+)`: ([^|]+) \| (\w+) \| (\d+) \| (\d+) \| ([\d,]+) \| (\d+) of (\d+) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| `([\w.]+)`: ([^|]+) \| (\w+) \| (\d+) \| (\d+) \| ([\d,]+) \| (\d+) of (\d+) \|$", re.MULTILINE)
 LAYER_ROW = re.compile(
     r"^\| `([\w.]+)`: ([^|]+) \| (\w+) \| (\d+) \| \d+ \| (\d+) \| ([\d,]+) \| (\d+) of \d+ \|$", re.MULTILINE
 )
