@@ -81,11 +81,11 @@ def wanted(session: Session) -> list[int]:
 
 
 TARGETS = [
-    ("llama", "torch"), ("window", "cpu"),
+    ("window", "cpu"),
     *(
         pytest.param(name, target, marks=pytest.mark.slow)
         for name, targets in {
-            "llama": ("cpu", "schedule"), "window": ("torch",), "gemma3": ("torch", "cpu", "iree-cpu"),
+            "llama": ("torch", "cpu", "schedule"), "window": ("torch",), "gemma3": ("torch", "cpu", "iree-cpu"),
             "qwen3_moe": ("torch", "cpu"),
         }.items()
         for target in targets
