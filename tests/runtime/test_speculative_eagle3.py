@@ -217,6 +217,7 @@ def foreseeing(folder: Path, tokens: Sequence[int]) -> Path:
     for row, token in enumerate(tokens):
         tensors["lm_head.weight"][row, NEXT.index(token)] = 1
     tensors["d2t"] = torch.tensor(tokens) - torch.arange(len(tokens))
+    tensors["t2d"] = torch.isin(torch.arange(len(tensors["t2d"])), torch.tensor(tokens))
     return heads.write(folder, tensors, raw)
 
 
