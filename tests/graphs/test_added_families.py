@@ -119,15 +119,21 @@ def test_a_name_that_is_taken(monkeypatch: pytest.MonkeyPatch, folder: Path) -> 
 
 
 def test_a_path_is_no_name(folder: Path, tmp_path: Path) -> None:
-    """A file outside of the folders is not run, whatever the name looks like: a name with `/` is a path."""
+    """A file outside of the folders is not run, whatever the name looks like. With a dot or slash first it is a path."""
     marker = tmp_path / "ran"
     (tmp_path / "outside.py").write_text(text("outside", "OutsideForCausalLM", f"open({str(marker)!r}, 'w').close()\n"))
     (folder / "inner").mkdir()
     (folder / "inner" / "outside.py").write_text((tmp_path / "outside.py").read_text("utf-8"))
-    for name in (str(tmp_path / "outside"), "../outside", "inner/outside", "./inner/outside"):
+    codes = {
+        str(tmp_path / "outside"): "BU034",
+        "../outside": "BU034",
+        "inner/outside": "BU002",
+        "./inner/outside": "BU034",
+    }
+    for name, code in codes.items():
         with pytest.raises(BringupError) as caught:
             by_name(name)
-        assert caught.value.findings[0].code == "BU034"
+        assert caught.value.findings[0].code == code
     assert not marker.exists()
 
 
