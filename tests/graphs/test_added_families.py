@@ -119,7 +119,7 @@ def test_a_name_that_is_taken(monkeypatch: pytest.MonkeyPatch, folder: Path) -> 
 
 
 def test_a_path_is_no_name(folder: Path, tmp_path: Path) -> None:
-    """A file outside of the folders is not run, whatever the name looks like. With a dot or slash first it is a path."""
+    """A file outside of the folders is not run, whatever its name. With a dot or slash first it is a path."""
     marker = tmp_path / "ran"
     (tmp_path / "outside.py").write_text(text("outside", "OutsideForCausalLM", f"open({str(marker)!r}, 'w').close()\n"))
     (folder / "inner").mkdir()
