@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from bringup.graphs.decoder import context_length as context_length
     from bringup.graphs.decoder import read_common as read_common
     from bringup.graphs.layers.attention import GroupedAttention as GroupedAttention
+    from bringup.graphs.layers.causal_conv import CausalConv as CausalConv
+    from bringup.graphs.layers.delta_net import GatedDeltaNet as GatedDeltaNet
     from bringup.graphs.layers.embedding import Embedding as Embedding
     from bringup.graphs.layers.kv_cache import KVCache as KVCache
     from bringup.graphs.layers.linear import Linear as Linear
@@ -66,6 +68,8 @@ if TYPE_CHECKING:
     from bringup.graphs.ops.norm import rms_norm as rms_norm
     from bringup.graphs.ops.op import op as op
     from bringup.graphs.ops.operator import operator_of as operator_of
+    from bringup.graphs.ops.recurrent.causal_conv import causal_conv as causal_conv
+    from bringup.graphs.ops.recurrent.delta_rule import gated_delta_rule as gated_delta_rule
     from bringup.graphs.ops.rotary import rope as rope
     from bringup.graphs.registry import Family as Family
     from bringup.graphs.registry import by_architecture as by_architecture
@@ -91,6 +95,8 @@ else:
         "config.windows": "alternating_windows sliding_window switched_window window_of_layers",
         "decoder": "CausalLM Decoder DecoderConfig PreNormLayer context_length read_common",
         "layers.attention": "GroupedAttention",
+        "layers.causal_conv": "CausalConv",
+        "layers.delta_net": "GatedDeltaNet",
         "layers.embedding": "Embedding",
         "layers.kv_cache": "KVCache",
         "layers.linear": "Linear",
@@ -110,6 +116,8 @@ else:
         "ops.norm": "layer_norm rms_norm",
         "ops.op": "op",
         "ops.operator": "operator_of",
+        "ops.recurrent.causal_conv": "causal_conv",
+        "ops.recurrent.delta_rule": "gated_delta_rule",
         "ops.rotary": "rope",
         "registry": "Family by_architecture by_name families",
     }

@@ -37,6 +37,7 @@ class Layout:
     - `inputs`: the model's inputs besides tokens, without the token axis. `windows`: the sliding windows of states.
     - `cache_blocks`: see `CacheSizes`. `draft_tokens`: how many tokens of a draft a step checks for each sequence.
     - `carried`: the number of values from layer to layer. `derives_hidden`: the graph computes hidden states from them.
+    - `recurrent`: the graph has states of one row for each sequence.
     - `lora`: layers have slots of LoRAs, one of which each sequence selects. `lora_ends`: so has the embedding or head.
     """
 
@@ -53,6 +54,7 @@ class Layout:
     max_input_len: int | None = None
     carried: int = 1
     derives_hidden: bool = False
+    recurrent: bool = False
     lora: bool = False
     lora_ends: bool = False
     draft_tokens: int = 0
@@ -73,6 +75,7 @@ class Layout:
                 "carried": graph.carried,
             },
             "derives_hidden": type(graph).hidden_state is not Graph.hidden_state,
+            "recurrent": any(leaf.axes[0].name == "sequence" for _, leaf in graph.leaves(State)),
             "lora": graph.options.max_lora_rank > 0,
             "lora_ends": any(
                 leaf.axes[0].name == "lora" and not name.startswith(f"{graph.layer_path}.")
@@ -110,7 +113,10 @@ class Layout:
 
     @property
     def rewindable(self) -> int | None:
-        """The number of tokens of a sequence that can be removed, see `Interface`: rows of rings beyond a window."""
+        """The number of tokens of a sequence that can be removed, see `Interface`: rows of rings beyond a window. A
+        state that each token changes does not keep what it was before."""
+        if self.recurrent:
+            return 0
         rings = [(window, self.sizes.ring(window)) for window in self.windows]
         return min((ring - window + 1 for window, ring in rings if ring), default=None)
 

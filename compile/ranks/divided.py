@@ -110,9 +110,11 @@ def _clip_buffers(eager: Eager, job: Job, parallel: Parallel, tp: int) -> None:
         owner, _, last = name.rpartition(".")
         buffers = eager.module.get_submodule(owner)._buffers
         for dim, axis in enumerate(leaf.axes):
-            if axis.name in (*HEADS, FFN):
-                start, stop = share(name, axis.name, axis.size, tp, parallel.tp)
-                buffers[last] = buffers[last].narrow(dim, start, stop - start).contiguous()
+            first = next(axis.factors(set()))  # a product is divided by its outermost factor
+            if first.name in (*HEADS, FFN):
+                start, stop = share(name, first.name, first.size, tp, parallel.tp)
+                each = axis.size // first.size
+                buffers[last] = buffers[last].narrow(dim, start * each, (stop - start) * each).contiguous()
 
 
 def _track(module: Any, running: list[str]) -> list[Any]:

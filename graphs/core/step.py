@@ -60,6 +60,11 @@ class Step:
             return values_B.expand(self.tokens.shape[0])
         return values_B[self.sequences().clamp(max=self.num_sequences - 1)]
 
+    def previous(self, state: Tensor) -> Tensor:
+        """The rows of per-sequence states [R, …] before this step [B, …]: zeros for sequences that begin in it."""
+        starting_B = self.lengths <= self.starts[1:] - self.starts[:-1]
+        return state[self.rows].masked_fill(starting_B.view(-1, *[1] * (state.dim() - 1)), 0.0)
+
 
 # The tensors of a step in the order of a program's arguments; only `block_table` has a size that is not static.
 FIELDS = ("tokens", "positions", "slots", "starts", "block_table", "rows", "lengths", "totals")

@@ -1,0 +1,69 @@
+"""Gated DeltaNet: linear attention with a state of fixed size (Yang et al. 2024, "Gated Delta Networks").
+
+N tokens of the step · m hidden · g key heads · h value heads, r = h / g for each key head · k channels of a query and a
+key · v of a value · c = 2 · k + r · v channels of a key head
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bringup.graphs.core.module import Module, Param, State
+from bringup.graphs.layers.causal_conv import CausalConv
+from bringup.graphs.layers.linear import Linear
+from bringup.graphs.ops.activation import ACTIVATIONS, silu
+from bringup.graphs.ops.norm import rms_norm
+from bringup.graphs.ops.recurrent.delta_rule import gated_delta_rule
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bringup.graphs.core.step import Step
+
+
+class GatedNorm(Module):
+    """RMSNorm of each head's result, times silu(gate) (transformers' Qwen3NextRMSNormGated)."""
+
+    def __init__(self, v: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = Param("v", v=v)
+
+    def forward(self, x_NHV: Tensor, gate_NHV: Tensor) -> Tensor:
+        return (rms_norm(x_NHV, self.weight, self.eps) * silu(gate_NHV.float())).to(x_NHV.dtype)
+
+
+class GatedDeltaNet(Module):
+    """Queries, keys and values pass a convolution of `taps` tokens and an activation; see `ops.delta_rule`.
+
+    The channels of a key head are consecutive: of its query, its key, and the values of its value heads.
+    """
+
+    def __init__(
+        self, m: int, g: int, h: int, k: int, v: int, *, taps: int, eps: float, activation: str = "silu"
+    ) -> None:
+        super().__init__()
+        c = 2 * k + h // g * v
+        self.c, self.k, self.v, self.activation = c, k, v, activation
+        self.in_proj_qkv = Linear("out:(g c) in:m", g=g, c=c, m=m, bias=False)
+        self.in_proj_z = Linear("out:(h v) in:m", h=h, v=v, m=m, bias=False)
+        self.in_proj_b = Linear("out:h in:m", h=h, m=m, bias=False)
+        self.in_proj_a = Linear("out:h in:m", h=h, m=m, bias=False)
+        self.conv1d = CausalConv("(g c)", taps=taps, g=g, c=c)
+        self.dt_bias = Param("h", h=h)
+        self.A_log = Param("h", h=h)
+        self.norm = GatedNorm(v, eps)
+        self.out_proj = Linear("out:m in:(h v)", h=h, v=v, m=m, bias=False)
+        self.state = State("sequence h k v", h=h, k=k, v=v, dtype="float32")
+
+    def forward(self, x_Nm: Tensor, step: Step) -> Tensor:
+        from torch.nn.functional import softplus
+
+        qkv_NC = ACTIVATIONS[self.activation](self.conv1d(self.in_proj_qkv(x_Nm), step))
+        q_NGK, k_NGK, v_NGX = qkv_NC.unflatten(1, (-1, self.c)).split([self.k, self.k, self.c - 2 * self.k], 2)
+        decay_NH = -self.A_log.float().exp() * softplus(self.in_proj_a(x_Nm).float() + self.dt_bias)
+        beta_NH = self.in_proj_b(x_Nm).sigmoid()
+        v_NGRV = v_NGX.unflatten(2, (-1, self.v))
+        mixed_NHV = gated_delta_rule(q_NGK, k_NGK, v_NGRV, decay_NH, beta_NH, self.state, step)
+        gate_NHV = self.in_proj_z(x_Nm).unflatten(1, (-1, self.v))
+        return self.out_proj(self.norm(mixed_NHV, gate_NHV).flatten(1))

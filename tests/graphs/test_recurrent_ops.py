@@ -1,0 +1,104 @@
+"""Recurrent ops, sequence by sequence in steps of several, against torch's convolution and transformers' delta rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers.models.qwen3_next.modeling_qwen3_next import torch_recurrent_gated_delta_rule
+
+from bringup.compile.program.step_inputs import Chunk, packed
+from bringup.graphs.core.step import Step
+from bringup.graphs.ops.recurrent.causal_conv import causal_conv
+from bringup.graphs.ops.recurrent.delta_rule import gated_delta_rule
+
+ROWS = 4  # of the states; the last is for padding
+LENGTHS = (150, 37)  # tokens of each sequence
+# The tokens of both sequences in each step, and the number of tokens that it is padded to; 0 of 2 decodes.
+STEPS = (((100, 20), 200), ((2, 0), 8), ((47, 14), 61), ((0, 1), 1), ((0, 1), 5), ((1, 1), 0))
+
+
+def steps(order: Sequence[int]) -> list[tuple[Step, dict[int, slice]]]:
+    """Each step, with the tokens of each sequence in it; `order` are the sequences' rows of the states."""
+    done, found = [0, 0], []
+    for counts, size in STEPS:
+        chunks, taken = [], {}
+        for index, count in enumerate(counts):
+            if count:
+                chunks.append(Chunk([0] * count, done[index], range(9), order[index], LENGTHS[index]))
+                taken[index] = slice(done[index], done[index] + count)
+                done[index] += count
+        arrays = packed(chunks, size or 3, 3, 9, ROWS - 1)
+        found.append((Step(**{name: torch.from_numpy(each) for name, each in arrays.items()}, decode=not size), taken))
+    assert tuple(done) == LENGTHS
+    return found
+
+
+def run(
+    op: Callable[[Step, list[Tensor]], Tensor], inputs: Sequence[list[Tensor]], order: Sequence[int]
+) -> list[Tensor]:
+    """The results of each sequence, from steps whose padding has large values."""
+    results: list[list[Tensor]] = [[], []]
+    for step, taken in steps(order):
+        size = step.tokens.shape[0]
+        packed_inputs = []
+        for number in range(len(inputs[0])):
+            rows = torch.cat([inputs[index][number][part] for index, part in taken.items()])
+            padding = rows.new_full((size - rows.shape[0], *rows.shape[1:]), 1e9)
+            packed_inputs.append(torch.cat((rows, padding)))
+        out, start = op(step, packed_inputs), 0
+        for index, part in taken.items():
+            results[index].append(out[start : start + part.stop - part.start])
+            start += part.stop - part.start
+    return [torch.cat(parts) for parts in results]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (2, 0)])
+@pytest.mark.parametrize(("taps", "bias"), [(3, False), (4, True), (1, True), (70, False)])
+def test_convolution(order: tuple[int, int], taps: int, bias: bool) -> None:
+    """Also with more taps than a sequence has tokens."""
+    torch.manual_seed(taps)
+    inputs = [[torch.randn(length, 5)] for length in LENGTHS]
+    weight, shift = torch.randn(5, taps), torch.randn(5) if bias else None
+    state = torch.full((ROWS, taps - 1, 5), torch.nan)
+    found = run(lambda step, given: causal_conv(given[0], weight, state, shift, step), inputs, order)
+    for (x,), out, row in zip(inputs, found, order, strict=True):
+        wide = F.pad(x.t(), (taps - 1, 0))
+        torch.testing.assert_close(out, F.conv1d(wide[None], weight[:, None], shift, groups=5)[0].t())
+        torch.testing.assert_close(state[row], wide.t()[wide.shape[1] - taps + 1 :], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (2, 0)])
+@pytest.mark.parametrize(("groups", "repeats"), [(2, 3), (3, 1)])
+def test_delta_rule(order: tuple[int, int], groups: int, repeats: int) -> None:
+    torch.manual_seed(groups)
+    heads, k, v = groups * repeats, 8, 5
+    inputs = [
+        [
+            *(torch.randn(n, groups, k), torch.randn(n, groups, k), torch.randn(n, groups, repeats, v)),
+            *(-3 * torch.rand(n, heads), torch.rand(n, heads)),
+        ]
+        for n in LENGTHS
+    ]
+    state = torch.full((ROWS, heads, k, v), torch.nan)
+    found = run(lambda step, given: gated_delta_rule(*given, state, step), inputs, order)
+    for (q, keys, values, decay, beta), out, row in zip(inputs, found, order, strict=True):
+        each = (x[None] for x in (q, keys, values.flatten(1, 2), decay, beta))
+        expected, last = torch_recurrent_gated_delta_rule(*each, output_final_state=True, use_qk_l2norm_in_kernel=True)
+        torch.testing.assert_close(out, expected[0], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(state[row], last[0], rtol=1e-5, atol=1e-5)
+
+
+def test_delta_rule_with_equal_keys() -> None:
+    """Equal keys without decay, whose powers of A would overflow a power series of the inverse."""
+    n, k = 130, 8
+    key = torch.randn(1, 1, k).expand(n, 1, k)
+    decay, beta = torch.zeros(n, 1), torch.ones(n, 1)
+    values, state = torch.randn(n, 1, 1, 3), torch.zeros(2, 1, k, 3)
+    arrays = packed([Chunk([0] * n, 0, range(9), 0, n)], n, 1, 9, 1)
+    step = Step(**{name: torch.from_numpy(each) for name, each in arrays.items()})
+    out = gated_delta_rule(key, key, values, decay, beta, state, step)
+    torch.testing.assert_close(out * k**0.5, values[:, 0], rtol=1e-4, atol=1e-4)
