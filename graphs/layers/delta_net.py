@@ -57,13 +57,16 @@ class GatedDeltaNet(Module):
         self.state = State("sequence h k v", h=h, k=k, v=v, dtype="float32")
 
     def forward(self, x_Nm: Tensor, step: Step) -> Tensor:
+        import torch
         from torch.nn.functional import softplus
 
-        qkv_NC = ACTIVATIONS[self.activation](self.conv1d(self.in_proj_qkv(x_Nm), step))
-        q_NGK, k_NGK, v_NGX = qkv_NC.unflatten(1, (-1, self.c)).split([self.k, self.k, self.c - 2 * self.k], 2)
+        mixed_NGC = self.conv1d(self.in_proj_qkv(x_Nm), step).unflatten(1, (-1, self.c))
+        q_NGK, k_NGK, v_NGX = torch.split(
+            ACTIVATIONS[self.activation](mixed_NGC), [self.k, self.k, self.c - 2 * self.k], 2
+        )
         decay_NH = -self.A_log.float().exp() * softplus(self.in_proj_a(x_Nm).float() + self.dt_bias)
         beta_NH = self.in_proj_b(x_Nm).sigmoid()
-        v_NGRV = v_NGX.unflatten(2, (-1, self.v))
+        v_NGRV = v_NGX.view(*v_NGX.shape[:2], -1, self.v)
         mixed_NHV = gated_delta_rule(q_NGK, k_NGK, v_NGRV, decay_NH, beta_NH, self.state, step)
         gate_NHV = self.in_proj_z(x_Nm).unflatten(1, (-1, self.v))
         return self.out_proj(self.norm(mixed_NHV, gate_NHV).flatten(1))

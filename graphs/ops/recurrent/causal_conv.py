@@ -41,5 +41,6 @@ def causal_conv(x_NC: Tensor, weight_CK: Tensor, state_RTC: Tensor, bias_C: Tens
     from_start_BT = ends_B1 - T + torch.arange(T) - starts_B1
     of_state_BT = torch.arange(B)[:, None] * T + T + from_start_BT
     index_BT = torch.where(from_start_BT >= 0, B * T + starts_B1 + from_start_BT, of_state_BT)
-    state_RTC.index_copy_(0, step.rows, rows_XC[index_BT.flatten()].unflatten(0, (B, T)).to(state_RTC.dtype))
+    after_BTC = rows_XC[index_BT].to(state_RTC.dtype)
+    state_RTC.index_copy_(0, step.rows, after_BTC)
     return out_NC.to(x_NC.dtype)

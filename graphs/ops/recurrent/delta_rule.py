@@ -42,7 +42,7 @@ def gated_delta_rule(
     import torch
 
     repeats, scale = v_NGRV.shape[2], q_NGK.shape[2] ** -0.5
-    q_HNK = _unit(q_NGK).mul(scale).repeat_interleave(repeats, 1).transpose(0, 1)
+    q_HNK = (_unit(q_NGK) * scale).repeat_interleave(repeats, 1).transpose(0, 1)
     k_HNK = _unit(k_NGK).repeat_interleave(repeats, 1).transpose(0, 1)
     v_HNV, decay_HN, beta_HN = v_NGRV.float().flatten(1, 2).transpose(0, 1), decay_NH.float().t(), beta_NH.float().t()
     before_BHKV = step.previous(state_SHKV).float()
@@ -89,8 +89,8 @@ def _many_tokens(
     results: list[Tensor] = []
     for start in range(0, q_HNK.shape[1], CHUNK):
         part = slice(start, start + CHUNK)
-        chunk = (each[:, part] for each in (q_HNK, k_HNK, v_HNV, decay_HN, beta_HN))
-        result_HCV, state_HKV = _chunk(*chunk, state_HKV)
+        gates = decay_HN[:, part], beta_HN[:, part]
+        result_HCV, state_HKV = _chunk(q_HNK[:, part], k_HNK[:, part], v_HNV[:, part], *gates, state_HKV)
         results.append(result_HCV)
     return torch.cat(results, 1), state_HKV
 
