@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from bringup.adapters.apply.parallel import Parallel
-from bringup.adapters.apply.rank_plan import Stages
+from bringup.adapters.apply.rank_plan import FFN, HEADS, Stages
 from bringup.arguments import integer
 from bringup.compile.check.checker import check_job
 from bringup.compile.check.ranks import Shares, divide
@@ -131,16 +131,20 @@ def _cache(job: Job, layers: range, tp: int, context: int, page: int, dtype: str
     for index in layers:
         for _, state in job.graph.layers[index].leaves(State):
             row = math.prod(_row(state, tp))
-            bits = DTYPES[dtype or state.declared_dtype or job.graph.dtype].bits
-            rows = 1 if state.axes[0].name == "sequence" else _rows(state.window, context, page)
-            total += rows * row * bits // 8
+            if state.axes[0].name == "sequence":
+                rows, stored = 1, state.declared_dtype
+            else:
+                rows, stored = _rows(state.window, context, page), dtype or state.declared_dtype
+            total += rows * row * DTYPES[stored or job.graph.dtype].bits // 8
     return total
 
 
 def _row(state: State, tp: int) -> Iterator[int]:
-    """The sizes of a row's axes: key heads are divided, and replicated if they are fewer than the ranks."""
+    """The sizes of a row's axes: heads and channels are divided, and key heads replicated if they are fewer than the
+    ranks."""
     for axis in state.axes[1:]:
-        yield max(1, axis.size // tp) if axis.name == "g" else shape_of((axis,))[0]
+        size, first = shape_of((axis,))[0], next(axis.factors(set()))
+        yield size // first.size * max(1, first.size // tp) if first.name in (*HEADS, FFN) else size
 
 
 def _rows(window: int | None, context: int, page: int) -> int:

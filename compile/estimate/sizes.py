@@ -39,6 +39,7 @@ class Sizes:
     cache_per_token: int
     cache: int
     rings: int
+    recurrent: int
     packed: int
     quantised_form: str
     compiling: CompileMemory
@@ -48,8 +49,9 @@ class Sizes:
         each = f"{self.context:,} tokens"
         whole = each if self.max_batch_size == 1 else f"{self.max_batch_size} sequences of {each}"
         whole = f"{self.cache_blocks} blocks of {BLOCK} tokens, shared by {whole}" if self.cache_blocks else whole
-        whole = f"{whole} and padding"
-        return f"{whole}, {_mb(self.rings)} of it for sliding windows" if self.rings else whole
+        parts = {"sliding windows": self.rings, "recurrent states": self.recurrent}
+        listed = " and ".join(f"{_mb(nbytes)} of it for {what}" for what, nbytes in parts.items() if nbytes)
+        return f"{whole} and padding" + (f", {listed}" if listed else "")
 
     @property
     def running(self) -> int:
@@ -120,6 +122,7 @@ def dry_run(
         cache_per_token=job.graph.state_bytes(held),
         cache=job.graph.cache_bytes(held),
         rings=job.graph.ring_bytes(held),
+        recurrent=job.graph.recurrent_bytes(held),
         packed=estimate_of(job, selection).packed,
         quantised_form=text,
         compiling=compile_memory(job, selection),

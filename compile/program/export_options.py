@@ -163,9 +163,9 @@ def layout_of(
     Of the buckets that fit the longest prompt, only the smallest is used. `draft_tokens` adds prefill of that many
     tokens of a draft and the one before them, and logits of every token. The last hidden state of a draft with an input
     for it is always an output. `cache_blocks`: see `CacheSizes`. Raises BU007 for no lengths, or lengths under 2; BU028
-    for hidden states that the model does not have; BU024 for a negative `draft_tokens`, or one that is not below the
-    context, a `max_batch_size` or `max_input_len` that is not a positive integer, a `max_input_len` above the context,
-    and fewer `cache_blocks` than one sequence of the full context needs.
+    for hidden states that the model does not have; BU024 for a negative `draft_tokens`, one that is not below the
+    context, or any for recurrent layers, a `max_batch_size` or `max_input_len` that is not a positive integer, a
+    `max_input_len` above the context, and fewer `cache_blocks` than one sequence of the full context needs.
     """
     max_batch_size = integer("max_batch_size", max_batch_size, minimum=1)
     buckets, aux_hidden = integer_list("buckets", buckets), integer_list("aux_hidden", aux_hidden)
@@ -185,7 +185,11 @@ def layout_of(
     settings |= {"max_input_len": max_input_len, "draft_tokens": draft_tokens}
     if cache_blocks is not None:
         settings["cache_blocks"] = _cache_blocks(cache_blocks, CacheSizes(context=context, sequences=max_batch_size))
-    return Layout.of(graph, buckets=useful, context=context, **settings)
+    layout = Layout.of(graph, buckets=useful, context=context, **settings)
+    if draft_tokens and layout.recurrent:
+        message = "a graph with recurrent layers cannot check tokens of a draft: none can be removed from their states"
+        raise fail("BU024", message, help="compile without `draft_tokens`")
+    return layout
 
 
 def _max_input_len(given: int, context: int) -> int:

@@ -30,7 +30,7 @@ def proposer_of(main: Session, draft: Session, count: int) -> Proposer:
         raise _unfit("the main model and its draft are one session", "load the bundle twice")
     _check_main(main, count)
     _check_vocabularies(main, draft)
-    _check_rewind(draft.interface, count)
+    _check_rewind(draft.interface, "the draft", count)
     inputs = draft.interface.entries[-1].token_inputs
     if not inputs:
         return TokenProposer(draft)
@@ -45,21 +45,28 @@ def check_batches(main: Opened, draft: Opened, count: int) -> None:
     `count` tokens a step for each."""
     _check_main(main, count, main.interface.max_batch_size)
     _check_vocabularies(main, draft)
-    _check_rewind(draft.interface, count)
+    _check_rewind(draft.interface, "the draft", count)
     if inputs := draft.interface.entries[-1].token_inputs:
         message = f"the draft reads `{inputs[0].name}`: a batch supports only drafts that read tokens alone"
         raise _unfit(message, "decode one sequence at a time: `bringup run`, without --batch")
 
 
-def _check_rewind(draft: Interface, count: int) -> None:
-    if (most := draft.rewindable) is not None and count > most:
-        raise _unfit(f"the draft can remove {most} tokens, not {count}, from its states", f"use --draft-tokens {most}")
+def _check_rewind(model: Interface, name: str, count: int) -> None:
+    """Raises BU049 if tokens that are not accepted could not be removed from the states of a model or a draft."""
+    most = model.rewindable
+    if most == 0:
+        raise _unfit(
+            f"{name} has recurrent layers: no token can be removed from their states", "decode without a draft"
+        )
+    if most is not None and count > most:
+        raise _unfit(f"{name} can remove {most} tokens, not {count}, from its states", f"use --draft-tokens {most}")
 
 
 def _check_main(main: Session | Opened, count: int, sequences: int = 1) -> None:
     if inputs := main.interface.entries[-1].token_inputs:
         names = ", ".join(f"`{spec.name}`" for spec in inputs)
         raise _unfit(f"`{main.folder}` reads {names} besides tokens: it is a draft", "exchange the two bundles")
+    _check_rewind(main.interface, f"`{main.folder}`", count)
     sizes, needed = main.interface.prefill_sizes(sequences), sequences * (count + 1)
     if not main.interface.all_logits:
         message = f"`{main.folder}` returns the logits of the last token of a step, not of each"

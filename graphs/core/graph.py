@@ -133,8 +133,8 @@ class Graph(Module):
 
     def state_bytes(self, sizes: CacheSizes | None = None) -> int:
         """Bytes of paged State for each token of context, all layers together; without `sizes`, no state is a ring."""
-        states = (leaf for _, leaf in self.leaves(State) if sizes is None or leaf.kind(sizes) == "paged")
-        return sum(self._row_bytes(leaf) for leaf in states)
+        of_tokens = (leaf for _, leaf in self.leaves(State) if leaf.axes[0].name == "slot")
+        return sum(self._row_bytes(leaf) for leaf in of_tokens if sizes is None or leaf.kind(sizes) == "paged")
 
     def cache_bytes(self, sizes: CacheSizes) -> int:
         """Bytes of every State, those of padding among them, all layers together."""
@@ -145,6 +145,11 @@ class Graph(Module):
         """Bytes of the rings of all sequences and of padding, all layers together; see `State`."""
         states = (leaf for _, leaf in self.leaves(State) if leaf.kind(sizes) == "ring")
         return sum(self._row_bytes(leaf) * (sizes.ring(leaf.window) or 0) * sizes.rows for leaf in states)
+
+    def recurrent_bytes(self, sizes: CacheSizes) -> int:
+        """Bytes of the states with one row for each sequence, that of padding among them, all layers together."""
+        states = (leaf for _, leaf in self.leaves(State) if leaf.kind(sizes) == "sequence")
+        return sum(self._row_bytes(leaf) * sizes.rows for leaf in states)
 
     def _row_bytes(self, leaf: State) -> int:
         return math.prod(shape_of(leaf.axes[1:])) * DTYPES[leaf.declared_dtype or self.dtype].bits // 8
