@@ -181,7 +181,10 @@ class Engine:
         continues = self._continued == (entry.name, chunks) and executor.can_continue(entry.name, draws)
         self._continued = None
         step = None if continues else make_step(chunks, entry, self.interface)
-        ahead = all(self._may_go_on(chunk) and not draw.temperature for chunk, draw in zip(chunks, draws, strict=True))
+        rewindable = self.interface.rewindable != 0  # the step after this one may turn out not to be wanted
+        ahead = rewindable and all(
+            self._may_go_on(chunk) and not draw.temperature for chunk, draw in zip(chunks, draws, strict=True)
+        )
         tokens = executor.draw(entry.name, step, draws, ahead=ahead)
         for part in parts:
             self._taken(part)
