@@ -24,7 +24,7 @@ from bringup.graphs.ops.operator import operator_of
 @cache
 def own_ops() -> Mapping[str, Op[..., Any]]:
     """bringup's own ops by name."""
-    modules = (import_module(f"{ops.__name__}.{found.name}") for found in pkgutil.iter_modules(ops.__path__))
+    modules = (import_module(found.name) for found in pkgutil.walk_packages(ops.__path__, f"{ops.__name__}."))
     listed = (value for module in modules for value in vars(module).values() if isinstance(value, Op))
     return {op.name: op for op in listed}
 
@@ -71,7 +71,7 @@ def run_node(node: Node, tensor_of: Callable[[View], Tensor]) -> tuple[Tensor, .
         pairs = list(zip(operator._schema.arguments, values, strict=True))
         positional = [value for info, value in pairs if not info.kwarg_only]
         out = operator(*positional, **{info.name: value for info, value in pairs if info.kwarg_only})
-    if out is None:
+    if out is None or not node.outputs:  # torch's operators that write return what they wrote to
         return ()
     return (out,) if isinstance(out, Tensor) else tuple(out)
 

@@ -32,6 +32,7 @@ OPAQUE = frozenset(
     [
         "attention",
         "cached_rows",
+        "causal_conv",
         "dequantise",
         "expert_linear",
         "expert_lora_expand",
@@ -39,6 +40,7 @@ OPAQUE = frozenset(
         "fp8_experts",
         "fp8_linear",
         "from_blocks",
+        "gated_delta_rule",
         "gelu",
         "gelu_tanh",
         "index_scores",
