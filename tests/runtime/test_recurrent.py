@@ -19,7 +19,7 @@ from tests.runtime import recurrent
 from tests.runtime.test_batch import alone, finish
 
 TOKENS = np.random.default_rng(3).integers(0, recurrent.VOCAB, 240).tolist()
-TARGETS = ["torch"]
+TARGETS = [pytest.param("torch", marks=pytest.mark.slow), "cpu"]
 
 
 @pytest.fixture(scope="module", params=TARGETS)
