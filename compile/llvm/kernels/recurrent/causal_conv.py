@@ -12,21 +12,22 @@ from typing import Any
 from bringup.compile.llvm.ir.dtypes import I64, POINTER
 from bringup.compile.llvm.ir.emitter import Emitter, Value, real
 from bringup.compile.llvm.kernels.recurrent.sequences import Sequence, padding, sequences
-from bringup.compile.llvm.select.sizes import CONV_CHANNELS
+from bringup.compile.llvm.select.sizes import CONV_CHANNELS, CONV_SHARE
 
 
 def causal_conv(e: Emitter, settings: Mapping[str, Any]) -> None:
     """Slots: x, its stride of tokens; weight, dense; bias; state, dense; starts; rows; lengths; out, dense; N; B; C.
 
     A thread computes some channels of every token, so it shifts what no other thread reads. Scratch memory: the weights
-    of a block of channels, transposed, and zeros, which stand for the tokens before a sequence.
+    of a block of channels, transposed, and zeros, which stand for the tokens before a sequence. Narrow blocks would be
+    slow: in a matrix of thousands of columns each row is in another page, and all may be in the same cache sets.
     """
     b, dtype, taps = e.b, settings["x"], settings["taps"]
     x, weight, bias, state, starts, rows, lengths, out = (e.slot(at, POINTER) for at in (0, 2, 3, 4, 5, 6, 7, 8))
     stride, tokens, count, channels = (e.slot(at, I64) for at in (1, 9, 10, 11))
     zeros = e.at(e.scratch, "float32", I64(taps * CONV_CHANNELS))
     e.each(I64(0), I64(CONV_CHANNELS), lambda c, lanes: e.store(zeros, dtype, c, e.zero(lanes)))
-    begin, end = e.share(channels, CONV_CHANNELS)
+    begin, end = e.share(channels, CONV_SHARE)
     with e.loop(begin, end, CONV_CHANNELS) as first:
         width = e.minimum(I64(CONV_CHANNELS), b.sub(end, first))
         with e.loop(I64(0), width) as c:
