@@ -60,7 +60,7 @@ def _gated_delta_rule(graph: OpGraph, node: Node) -> Call | None:
         *(decay.place, decay.strides[0], beta.place, beta.strides[0], state.place),
         *(step.starts.place, step.rows.place, step.lengths.place, out.place, q.shape[0], step.sequences),
     ]
-    return call("gated_delta_rule", settings, given, 4 * state.shape[2] * (DELTA_COLUMNS + 2))
+    return call("gated_delta_rule", settings, given, 4 * state.shape[2] * (DELTA_COLUMNS + 3))
 
 
 _SELECTORS: Mapping[str, Callable[[OpGraph, Node], Call | None]] = {

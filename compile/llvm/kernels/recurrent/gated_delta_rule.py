@@ -10,7 +10,7 @@ N tokens of the step · B sequences · H value heads, R for each key head · K c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from bringup.compile.llvm.ir.cell import Cell
 from bringup.compile.llvm.ir.dtypes import F32, I64, POINTER
@@ -26,7 +26,8 @@ def gated_delta_rule(e: Emitter, settings: Mapping[str, Any]) -> None:
     """Slots: q, its strides of tokens and heads; k, its strides; v, its strides of tokens, key heads and value heads;
     decay, its stride of tokens; beta, its stride of tokens; state, dense; starts; rows; lengths; out, dense; N; B.
 
-    Scratch memory: the columns of a state, [K, `DELTA_COLUMNS`], then a query and a key.
+    Scratch memory: the columns of a state, [K, `DELTA_COLUMNS`], then a query and the
+    keys of two tokens.
     """
     b, rule = e.b, _Rule(e, settings)
     last = settings["values"] % DELTA_COLUMNS
@@ -45,6 +46,13 @@ def gated_delta_rule(e: Emitter, settings: Mapping[str, Any]) -> None:
     e.finish()
 
 
+class _Last(NamedTuple):
+    """The update of the last token, which is not in the state yet: its decay, and what its key is multiplied by."""
+
+    decay: Cell
+    updates: list[Cell]
+
+
 class _Rule:
     """The kernel's arguments, and the code for some columns of a head."""
 
@@ -61,7 +69,7 @@ class _Rule:
         self.tokens, self.count = e.slot(19, I64), e.slot(20, I64)
         self.tile = e.scratch
         self.query = e.at(e.scratch, "float32", I64(self.keys * DELTA_COLUMNS))
-        self.key = e.at(self.query, "float32", I64(self.keys))
+        self.keys_of_two = e.at(self.query, "float32", I64(self.keys))
 
     def columns(self, head: Value, column: Value, width: int) -> None:
         """Computes `width` columns of a head, from `column` on, of every sequence."""
@@ -70,75 +78,102 @@ class _Rule:
         with sequences(e, at["starts"], at["rows"], at["lengths"], self.count) as sequence:
             row = b.add(b.mul(sequence.row, I64(self.heads)), head)
             state = e.at(at["state"], "float32", b.add(b.mul(row, I64(self.keys * self.values)), column))
+            last = _Last(Cell(b, F32, F32(1.0)), [Cell(b, vector(lanes), e.zero(lanes)) for _, lanes in parts])
             self._load(state, sequence, parts)
             with e.loop(sequence.first, sequence.end) as token:
-                self._token(token, head, column, parts)
+                self._token(token, head, column, parts, last)
+            key = self._key(b.sub(sequence.end, I64(1)))
             with e.loop(I64(0), I64(self.keys)) as i:
-                for first, lanes in parts:
-                    value = e.load(self.tile, "float32", self._of_tile(i, first), lanes)
+                for (first, _), value in zip(parts, self._after(last, key, i, parts), strict=True):
                     e.store(state, "float32", b.add(b.mul(i, I64(self.values)), I64(first)), value)
         with padding(e, at["starts"], self.count, self.tokens) as token:
             for first, lanes in parts:
                 e.store(self._out(token, head, column), self.settings["v"], I64(first), e.zero(lanes))
 
     def _load(self, state: Value, sequence: Sequence, parts: list[tuple[int, int]]) -> None:
+        """Fills the scratch memory; the key of the token before the first is zeros, for an update that does nothing."""
         e, b = self.e, self.e.b
         with e.loop(I64(0), I64(self.keys)) as i:
             for first, lanes in parts:
                 value = e.load(state, "float32", b.add(b.mul(i, I64(self.values)), I64(first)), lanes)
                 value = b.select(sequence.is_new, e.zero(lanes), value)
                 e.store(self.tile, "float32", self._of_tile(i, first), value)
+        before = self._key(b.add(sequence.first, I64(1)))
+        e.each(I64(0), I64(self.keys), lambda c, lanes: e.store(before, "float32", c, e.zero(lanes)))
 
-    def _token(self, token: Value, head: Value, column: Value, parts: list[tuple[int, int]]) -> None:
-        """With the decayed state D, D + key ⊗ update has the product query · D + (query · key) · update."""
+    def _token(
+        self, token: Value, head: Value, column: Value, parts: list[tuple[int, int]], last: _Last
+    ) -> None:  # fmt: skip
+        """Updates the state by the token before, in one pass with the products of this token's key and query.
+
+        With the decayed state D, D + key ⊗ update has the product query · D + (query · key) · update. The key and the
+        query are as they are stored, and the results are divided by their lengths.
+        """
         e, b = self.e, self.e.b
         group = b.udiv(head, I64(self.repeats))
-        for name, place, scale in (("q", self.query, self.keys**-0.5), ("k", self.key, 1.0)):
-            self._unit(self._of_head(name, token, group), self.settings[name], place, scale)
-        decay = exp(e, e.load(self._of_token("decay", token), self.settings["decay"], head))
-        beta = e.load(self._of_token("beta", token), self.settings["beta"], head)
-        together = e.sum(I64(0), I64(self.keys), self._product)
+        before, key = self._key(b.add(token, I64(1))), self._key(token)
+        query_length, key_length, together = self._factors(token, group, key)
         of_key, of_query = ([Cell(b, vector(lanes), e.zero(lanes)) for _, lanes in parts] for _ in range(2))
         with e.loop(I64(0), I64(self.keys)) as i:
-            for (first, lanes), one, other in zip(parts, of_key, of_query, strict=True):
-                value = e.load(self.tile, "float32", self._of_tile(i, first), lanes)
-                for cell, factors in ((one, self.key), (other, self.query)):
-                    factor = e.spread(e.load(factors, "float32", i), lanes)
-                    cell.set(e.multiply_add(factor, value, cell.get()))
+            factors = [e.load(each, "float32", i) for each in (key, self.query)]
+            after = self._after(last, before, i, parts)
+            for (first, lanes), value, *cells in zip(parts, after, of_key, of_query, strict=True):
+                e.store(self.tile, "float32", self._of_tile(i, first), value)
+                for cell, factor in zip(cells, factors, strict=True):
+                    cell.set(e.multiply_add(e.spread(factor, lanes), value, cell.get()))
+        decay = exp(e, e.load(self._of_token("decay", token), self.settings["decay"], head))
+        beta = e.load(self._of_token("beta", token), self.settings["beta"], head)
         token_stride, group_stride, head_stride = self.strides["v"]
         place = b.add(b.mul(token, token_stride), b.mul(group, group_stride))
         place = b.add(b.add(place, b.mul(b.urem(head, I64(self.repeats)), head_stride)), column)
-        values, out, updates = e.at(self.places["v"], self.settings["v"], place), self._out(token, head, column), []
-        for (first, lanes), one, other in zip(parts, of_key, of_query, strict=True):
-            wide = {name: e.spread(each, lanes) for name, each in {"d": decay, "b": beta, "t": together}.items()}
+        values, out = e.at(self.places["v"], self.settings["v"], place), self._out(token, head, column)
+        by_key, by_query = b.fmul(decay, key_length), b.fmul(decay, query_length)
+        together = b.fmul(together, b.fmul(query_length, key_length))
+        last.decay.set(decay)
+        for (first, lanes), one, other, cell in zip(parts, of_key, of_query, last.updates, strict=True):
             value = e.load(values, self.settings["v"], I64(first), lanes)
-            update = b.fmul(wide["b"], b.fsub(value, b.fmul(wide["d"], one.get())))
-            updates.append(update)
-            result = e.multiply_add(wide["t"], update, b.fmul(wide["d"], other.get()))
+            missing = b.fsub(value, b.fmul(e.spread(by_key, lanes), one.get()))
+            update = b.fmul(e.spread(beta, lanes), missing)
+            result = b.fmul(e.spread(by_query, lanes), other.get())
+            result = e.multiply_add(e.spread(together, lanes), update, result)
             e.store(out, self.settings["v"], I64(first), result)
-        with e.loop(I64(0), I64(self.keys)) as i:
-            for (first, lanes), update in zip(parts, updates, strict=True):
-                decayed = b.fmul(e.spread(decay, lanes), e.load(self.tile, "float32", self._of_tile(i, first), lanes))
-                factor = e.spread(e.load(self.key, "float32", i), lanes)
-                e.store(self.tile, "float32", self._of_tile(i, first), e.multiply_add(factor, update, decayed))
+            cell.set(b.fmul(e.spread(key_length, lanes), update))
 
-    def _unit(self, source: Value, dtype: str, place: Value, scale: float) -> None:
-        """Stores `scale` times the unit vector of K channels."""
-        e, b = self.e, self.e.b
+    def _after(self, last: _Last, key: Value, i: Value, parts: list[tuple[int, int]]) -> list[Value]:
+        """Row i of the state after an update."""
+        e, b, found = self.e, self.e.b, []
+        decay, factor = last.decay.get(), e.load(key, "float32", i)
+        for (first, lanes), update in zip(parts, last.updates, strict=True):
+            value = e.load(self.tile, "float32", self._of_tile(i, first), lanes)
+            decayed = b.fmul(e.spread(decay, lanes), value)
+            found.append(e.multiply_add(e.spread(factor, lanes), update.get(), decayed))
+        return found
 
-        def square(c: Value, lanes: int) -> Value:
-            value = e.load(source, dtype, c, lanes)
-            return b.fmul(value, value)
+    def _factors(self, token: Value, group: Value, key: Value) -> tuple[Value, Value, Value]:
+        """Copies a query and a key to scratch memory: factors that make them as long as they should be, and the product
+        of the two vectors without those."""
+        e, b, wide = self.e, self.e.b, self.e.machine.lanes
+        sums = {lanes: [Cell(b, vector(lanes), e.zero(lanes)) for _ in range(3)] for lanes in (wide, 1)}
+        sources = [(name, self._of_head(name, token, group)) for name in ("q", "k")]
 
-        factor = b.fmul(rsqrt(e, b.fadd(e.sum(I64(0), I64(self.keys), square), real(EPS))), F32(scale))
+        def add(c: Value, lanes: int) -> None:
+            one, other = (e.load(source, self.settings[name], c, lanes) for name, source in sources)
+            e.store(self.query, "float32", c, one)
+            e.store(key, "float32", c, other)
+            for cell, factors in zip(sums[lanes], ((one, one), (other, other), (one, other)), strict=True):
+                cell.set(e.multiply_add(*factors, cell.get()))
 
-        def write(c: Value, lanes: int) -> None:
-            e.store(place, "float32", c, b.fmul(e.load(source, dtype, c, lanes), e.spread(factor, lanes)))
+        e.each(I64(0), I64(self.keys), add)
+        of_query, of_key, together = (
+            b.fadd(e.total(many.get()), one.get()) for many, one in zip(sums[wide], sums[1], strict=True)
+        )
+        of_query, of_key = (rsqrt(e, b.fadd(each, real(EPS))) for each in (of_query, of_key))
+        return b.fmul(of_query, F32(self.keys**-0.5)), of_key, together
 
-        e.each(I64(0), I64(self.keys), write)
-
-    def _product(self, c: Value, lanes: int) -> Value:
-        return self.e.b.fmul(*(self.e.load(each, "float32", c, lanes) for each in (self.query, self.key)))
+    def _key(self, token: Value) -> Value:
+        """The place of a token's key: tokens take turns at two."""
+        which = self.e.b.and_(token, I64(1))
+        return self.e.at(self.keys_of_two, "float32", self.e.b.mul(which, I64(self.keys)))
 
     def _of_tile(self, i: Value, first: int) -> Value:
         return self.e.b.add(self.e.b.mul(i, I64(DELTA_COLUMNS)), I64(first))
