@@ -26,8 +26,7 @@ def gated_delta_rule(e: Emitter, settings: Mapping[str, Any]) -> None:
     """Slots: q, its strides of tokens and heads; k, its strides; v, its strides of tokens, key heads and value heads;
     decay, its stride of tokens; beta, its stride of tokens; state, dense; starts; rows; lengths; out, dense; N; B.
 
-    Scratch memory: the columns of a state, [K, `DELTA_COLUMNS`], then a query and the
-    keys of two tokens.
+    Scratch memory: the columns of a state, [K, `DELTA_COLUMNS`], then a query and the keys of two tokens.
     """
     b, rule = e.b, _Rule(e, settings)
     last = settings["values"] % DELTA_COLUMNS
