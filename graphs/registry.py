@@ -107,6 +107,7 @@ FAMILIES: tuple[Family, ...] = (
     _family("qwen2_moe", "Qwen2Moe", "Qwen2MoeForCausalLM", "Qwen2MoeModel"),
     _family("qwen3", "Qwen3", "Qwen3ForCausalLM", "Qwen3Model"),
     _family("qwen3_moe", "Qwen3Moe", "Qwen3MoeForCausalLM", "Qwen3MoeModel"),
+    _family("qwen3_next", "Qwen3Next", "Qwen3NextForCausalLM", "Qwen3NextModel"),
 )
 
 # The error of each family's logits compared with transformers', written by benchmarks/fidelity.py.
