@@ -12,13 +12,12 @@ DELTA_NET = "layers.{L}.linear_attn."
 
 def adapter(config: Qwen3NextConfig) -> Adapter:
     qwen3 = hybrid("qwen3_next", config)
-    g, k, values = config.key_heads, config.key_dim, config.value_heads // config.key_heads * config.value_dim
-    fused = S(DELTA_NET + "in_proj_qkvz.weight", "(g x) m", g=g).mv("(g x) m -> g x m", g=g)
+    h, k, values = config.key_heads, config.key_dim, config.value_heads // config.key_heads * config.value_dim
+    fused = S(DELTA_NET + "in_proj_qkvz.weight", "(h x) m").mv("(h x) m -> h x m", h=h)
     qkv, z = fused.split("x", 2 * k + values, values)
-    qwen3[f"model.{DELTA_NET}in_proj_qkv.weight"] = qkv.mv("g c m -> (g c) m")
-    z = z.mv("g (r v) m -> (h:(g r) v) m", v=config.value_dim)
-    qwen3[f"model.{DELTA_NET}in_proj_z.weight"] = z
-    gates = S(DELTA_NET + "in_proj_ba.weight", "(g t r) m", g=g, t=2).mv("(g t r) m -> t h:(g r) m", g=g, t=2)
+    qwen3[f"model.{DELTA_NET}in_proj_qkv.weight"] = qkv.mv("h c m -> (h c) m")
+    qwen3[f"model.{DELTA_NET}in_proj_z.weight"] = z.mv("h (r v) m -> (h r v) m", v=config.value_dim)
+    gates = S(DELTA_NET + "in_proj_ba.weight", "(h t r) m", t=2).mv("(h t r) m -> t (h r) m", h=h, t=2)
     for index, x in enumerate("ba"):
         qwen3[f"model.{DELTA_NET}in_proj_{x}.weight"] = gates.at("t", index)
 
@@ -56,6 +55,6 @@ def hybrid(name: str, config: HybridConfig) -> Adapter:
 
 def _by_key_head(config: HybridConfig) -> Expr:
     """The weights of the convolution, which are those of all queries, all keys and all values."""
-    g, keys, values = config.key_heads, config.key_heads * config.key_dim, config.value_heads * config.value_dim
+    h, keys, values = config.key_heads, config.key_heads * config.key_dim, config.value_heads * config.value_dim
     parts = S(DELTA_NET + "conv1d.weight", "x one tap").at("one", 0).split("x", keys, keys, values)
-    return cat(*(part.mv("(g x) tap -> g x tap", g=g) for part in parts), axis="x").mv("g c tap -> (g c) tap")
+    return cat(*(part.mv("(h x) tap -> h x tap", h=h) for part in parts), axis="x").mv("h c tap -> (h c) tap")

@@ -10,7 +10,8 @@
 | a norm over all heads | that of its input | inputs are concatenated, and each rank takes its part of the result |
 
 The first two are the row- and column-parallel layers of Shoeybi et al. 2019 (Megatron-LM, section 3). A vector that is
-divided, such as a sink of each head, needs no exchange.
+divided, such as a sink of each head, needs no exchange; nor does `CausalConv`, whose input and result have the same
+channels.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from bringup.compile.ranks.exchange import Exchange
 from bringup.diagnostics import BringupError, fail
 from bringup.graphs.core.axes import Axis, show
 from bringup.graphs.core.signature import Declared
+from bringup.graphs.layers.causal_conv import CausalConv
 from bringup.graphs.layers.embedding import Embedding
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.moe_experts import Experts
@@ -69,6 +71,8 @@ class Communication:
                     self._norm(part, name)
                 case Linear():
                     self._product(part, name, divided)
+                case CausalConv():
+                    pass
                 case _:
                     if matrix := next((each for each in divided if len(each.axes) > 1), None):
                         raise _unknown(matrix, name, "is a parameter of another layer")
