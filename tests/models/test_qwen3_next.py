@@ -16,10 +16,10 @@ SIZES: dict[str, Any] = {"vocab_size": 131, "max_position_embeddings": 1024}
 LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0, "partial_rotary_factor": 0.5}
 CASES: dict[str, PreTrainedConfig] = {
     "more-experts-than-tokens": Qwen3NextConfig(
-        **SIZES, num_hidden_layers=4, hidden_size=30, intermediate_size=44, num_attention_heads=4,
+        **SIZES, num_hidden_layers=3, full_attention_interval=2, hidden_size=30, intermediate_size=44, num_attention_heads=4,
         num_key_value_heads=2, head_dim=24, linear_key_head_dim=12, linear_value_head_dim=10, linear_num_key_heads=2,
         linear_num_value_heads=6, moe_intermediate_size=22, shared_expert_intermediate_size=36, num_experts=67,
-        num_experts_per_tok=3,
+        num_experts_per_tok=3, rms_norm_eps=1e-3,
     ),
     "dense-layers-biases-tied": Qwen3NextConfig(
         **SIZES, num_hidden_layers=3, hidden_size=48, intermediate_size=50, num_attention_heads=3,
