@@ -13,7 +13,7 @@ DELTA_NET = "layers.{L}.linear_attn."
 def adapter(config: Qwen3NextConfig) -> Adapter:
     qwen3 = hybrid("qwen3_next", config)
     h, k, values = config.key_heads, config.key_dim, config.value_heads // config.key_heads * config.value_dim
-    fused = S(DELTA_NET + "in_proj_qkvz.weight", "(h x) m").mv("(h x) m -> h x m", h=h)
+    fused = S(DELTA_NET + "in_proj_qkvz.weight", "(h x) m", h=h, x=2 * (k + values)).mv("(h x) m -> h x m", h=h)
     qkv, z = fused.split("x", 2 * k + values, values)
     qwen3[f"model.{DELTA_NET}in_proj_qkv.weight"] = qkv.mv("h c m -> (h c) m")
     qwen3[f"model.{DELTA_NET}in_proj_z.weight"] = z.mv("h (r v) m -> (h r v) m", v=config.value_dim)
@@ -56,5 +56,9 @@ def hybrid(name: str, config: HybridConfig) -> Adapter:
 def _by_key_head(config: HybridConfig) -> Expr:
     """The weights of the convolution, which are those of all queries, all keys and all values."""
     h, keys, values = config.key_heads, config.key_heads * config.key_dim, config.value_heads * config.value_dim
-    parts = S(DELTA_NET + "conv1d.weight", "x one tap").at("one", 0).split("x", keys, keys, values)
+    parts = (
+        S(DELTA_NET + "conv1d.weight", "x one tap", x=2 * keys + values, one=1)
+        .at("one", 0)
+        .split("x", keys, keys, values)
+    )
     return cat(*(part.mv("(h x) tap -> h x tap", h=h) for part in parts), axis="x").mv("h c tap -> (h c) tap")

@@ -39,7 +39,7 @@ class HybridConfig(DecoderConfig):
 
 
 def read_hybrid(fields: Fields, layers: int, *, value_heads: int, **common: Any) -> dict[str, Any]:
-    """The fields of `HybridConfig`. `value_heads` is the default of the family, `common` the settings of `read_common`."""
+    """The fields of `HybridConfig`. `value_heads` is the family's default, `common` are settings of `read_common`."""
     g, h = fields.size("linear_num_key_heads", 16), fields.size("linear_num_value_heads", value_heads)
     if not fields.doubtful and h % g:
         message = f"{h} value heads cannot share {g} key heads evenly"
@@ -90,6 +90,7 @@ class Qwen3NextConfig(HybridConfig):
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
         layers, experts = fields.layers("num_hidden_layers"), fields.experts("num_experts", 512, minimum=0)
+        fields.only("use_sliding_window", False)  # published, but transformers does not read it
         return cls(
             **read_hybrid(fields, layers, value_heads=32, max_positions=32768, kv_heads=2),
             sparse=sparse_layers(fields, layers, experts),
