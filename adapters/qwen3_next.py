@@ -12,15 +12,11 @@ DELTA_NET = "layers.{L}.linear_attn."
 
 def adapter(config: Qwen3NextConfig) -> Adapter:
     qwen3 = hybrid("qwen3_next", config)
-    h, k, values = config.key_heads, config.key_dim, config.value_heads // config.key_heads * config.value_dim
-    fused = S(DELTA_NET + "in_proj_qkvz.weight", "(h x) m", h=h, x=2 * (k + values)).mv("(h x) m -> h x m", h=h)
-    qkv, z = fused.split("x", 2 * k + values, values)
-    qwen3[f"model.{DELTA_NET}in_proj_qkv.weight"] = qkv.mv("h c m -> (h c) m")
-    qwen3[f"model.{DELTA_NET}in_proj_z.weight"] = z.mv("h (r v) m -> (h r v) m", v=config.value_dim)
-    gates = S(DELTA_NET + "in_proj_ba.weight", "(h t r) m", t=2).mv("(h t r) m -> t (h r) m", h=h, t=2)
-    for index, x in enumerate("ba"):
-        qwen3[f"model.{DELTA_NET}in_proj_{x}.weight"] = gates.at("t", index)
-
+    qkv, z = of_key_heads(DELTA_NET + "in_proj_qkvz.weight", config)
+    qwen3[f"model.{DELTA_NET}in_proj_qkv.weight"] = qkv
+    qwen3[f"model.{DELTA_NET}in_proj_z.weight"] = z
+    for x, rows in zip("ba", gates(DELTA_NET + "in_proj_ba.weight"), strict=True):
+        qwen3[f"model.{DELTA_NET}in_proj_{x}.weight"] = rows
     qwen3["model.layers.{L}.mlp.{g:gate|shared_expert_gate}.weight"] = S("layers.{L}.mlp.{g}.weight")
     shared = "layers.{L}.mlp.shared_expert.{x}_proj.weight"
     qwen3["model.layers.{L}.mlp.shared_expert.{x:gate|up|down}_proj.weight"] = S(shared)
@@ -43,7 +39,8 @@ def hybrid(name: str, config: HybridConfig) -> Adapter:
     for index, x in enumerate(("q_proj", "gate_proj")):
         table[f"model.layers.{{L}}.self_attn.{x}.weight"] = weight.at("t", index)
         table[f"model.layers.{{L}}.self_attn.{x}.bias"] = bias.at("t", index)
-    table[f"model.{DELTA_NET}conv1d.weight"] = _by_key_head(config)
+    conv = S(DELTA_NET + "conv1d.weight", "x one tap", x=channels(config), one=1).at("one", 0)
+    table[f"model.{DELTA_NET}conv1d.weight"] = by_key_head(conv, "tap", config)
     table[f"model.{DELTA_NET}{{p:dt_bias|A_log}}"] = S(DELTA_NET + "{p}")
     table[f"model.{DELTA_NET}{{x:norm|out_proj}}.weight"] = S(DELTA_NET + "{x}.weight")
     table["model.layers.{L}.mlp.{x:gate|up|down}_proj.weight"] = S("layers.{L}.mlp.{x}_proj.weight")
@@ -53,12 +50,27 @@ def hybrid(name: str, config: HybridConfig) -> Adapter:
     return table
 
 
-def _by_key_head(config: HybridConfig) -> Expr:
-    """The weights of the convolution, which are those of all queries, all keys and all values."""
+def of_key_heads(name: str, config: HybridConfig) -> tuple[Expr, Expr]:
+    """The rows of in_proj_qkv and in_proj_z in a tensor with those of q, k, values and gates of each key head."""
+    h, k, v, r = config.key_heads, config.key_dim, config.value_dim, config.value_heads // config.key_heads
+    rows = S(name, "(h x) m", h=h, x=2 * (k + r * v)).mv("(h x) m -> h x m", h=h)
+    qkv, z = rows.split("x", 2 * k + r * v, r * v)
+    return qkv.mv("h c m -> (h c) m"), z.mv("h (r v) m -> (h r v) m", r=r)
+
+
+def gates(name: str) -> tuple[Expr, Expr]:
+    """The rows of in_proj_b and in_proj_a in a tensor with those of each key head."""
+    rows = S(name, "(h t r) m", t=2).mv("(h t r) m -> t (h r) m", t=2)
+    return rows.at("t", 0), rows.at("t", 1)
+
+
+def channels(config: HybridConfig) -> int:
+    """Those of the queries, keys and values of a DeltaNet."""
+    return 2 * config.key_heads * config.key_dim + config.value_heads * config.value_dim
+
+
+def by_key_head(rows: Expr, other: str, config: HybridConfig) -> Expr:
+    """Rows of all queries, all keys and all values (axes `x` and `other`), ordered by key head."""
     h, keys, values = config.key_heads, config.key_heads * config.key_dim, config.value_heads * config.value_dim
-    parts = (
-        S(DELTA_NET + "conv1d.weight", "x one tap", x=2 * keys + values, one=1)
-        .at("one", 0)
-        .split("x", keys, keys, values)
-    )
-    return cat(*(part.mv("(h x) tap -> h x tap", h=h) for part in parts), axis="x").mv("h c tap -> (h c) tap")
+    parts = (part.mv(f"(h x) {other} -> h x {other}", h=h) for part in rows.split("x", keys, keys, values))
+    return cat(*parts, axis="x").mv(f"h c {other} -> (h c) {other}")
