@@ -77,8 +77,7 @@ def _family(name: str, graph: str, *architectures: str) -> Family:
 
 _EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Speculator", "Eagle3DraftModel")
 _LLAMA = (
-    *("LlamaForCausalLM", "LlamaModel"),
-    "LLaMAForCausalLM",  # of files from before transformers 4.28
+    *("LlamaForCausalLM", "LlamaModel", "LLaMAForCausalLM"),  # the last in files from before transformers 4.28
     *("MistralForCausalLM", "MistralModel", "MinistralForCausalLM"),
 )
 _LLAVA = ("LlavaForConditionalGeneration", "LlavaLlamaForCausalLM", "LlavaMistralForCausalLM", "LlavaQwenForCausalLM")

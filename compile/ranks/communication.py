@@ -7,11 +7,11 @@
 | `Linear` | `vocab` in `out` | its results are concatenated, and padding is removed |
 | `Embedding` | `vocab` | rows of other ranks are zero; the results are summed |
 | `Experts` | `e` or `f` | experts of other ranks have weight 0; the results are summed |
+| `CausalConv` | that of its channels | none: each channel is convolved alone |
 | a norm over all heads | that of its input | inputs are concatenated, and each rank takes its part of the result |
 
 The first two are the row- and column-parallel layers of Shoeybi et al. 2019 (Megatron-LM, section 3). A vector that is
-divided, such as a sink of each head, needs no exchange; nor does `CausalConv`, whose input and result have the same
-channels.
+divided, such as a sink of each head, needs no exchange.
 """
 
 from __future__ import annotations
@@ -166,7 +166,6 @@ def _names(axis: Axis) -> set[str]:
 
 def _unknown(matrix: Declared, module: str, how: str) -> BringupError:
     message = f"ranks divide `{matrix.name}` (`{show(matrix.axes)}`), which {how}: where they exchange is not known"
-    help = (
-        "use Linear, Embedding and Experts, whose forward is called; or give the axis a name that ranks do not divide"
-    )
+    layers = "Linear, Embedding, Experts and CausalConv"
+    help = f"use {layers}, whose forward is called; or give the axis a name that ranks do not divide"
     return fail("BU712", message, help=help, parameter=module)
