@@ -62,11 +62,10 @@ def derived(hyper: Hyperparameters) -> dict[str, Any]:
     """The rotated part of a head, and the channels of a value head."""
     own = hyper.values
     inner, heads = own.get("ssm.inner_size"), own.get("ssm.time_step_rank")
-    of_values = type(inner) is int and type(heads) is int and heads > 0
-    return {
-        "partial_rotary_factor": turned_part(own, own.get("attention.key_length")),
-        "linear_value_head_dim": inner // heads if of_values else inner,
-    }
+    if isinstance(inner, int) and isinstance(heads, int) and heads > 0:
+        inner //= heads
+    part = turned_part(own, own.get("attention.key_length"))
+    return {"partial_rotary_factor": part, "linear_value_head_dim": inner}
 
 
 dialect = Dialect(
