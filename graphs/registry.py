@@ -77,8 +77,7 @@ def _family(name: str, graph: str, *architectures: str) -> Family:
 
 _EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Speculator", "Eagle3DraftModel")
 _LLAMA = (
-    *("LlamaForCausalLM", "LlamaModel"),
-    "LLaMAForCausalLM",  # of files from before transformers 4.28
+    *("LlamaForCausalLM", "LlamaModel", "LLaMAForCausalLM"),  # the last in files from before transformers 4.28
     *("MistralForCausalLM", "MistralModel", "MinistralForCausalLM"),
 )
 _LLAVA = ("LlavaForConditionalGeneration", "LlavaLlamaForCausalLM", "LlavaMistralForCausalLM", "LlavaQwenForCausalLM")
@@ -107,6 +106,7 @@ FAMILIES: tuple[Family, ...] = (
     _family("qwen2_moe", "Qwen2Moe", "Qwen2MoeForCausalLM", "Qwen2MoeModel"),
     _family("qwen3", "Qwen3", "Qwen3ForCausalLM", "Qwen3Model"),
     _family("qwen3_moe", "Qwen3Moe", "Qwen3MoeForCausalLM", "Qwen3MoeModel"),
+    _family("qwen3_next", "Qwen3Next", "Qwen3NextForCausalLM", "Qwen3NextModel"),
 )
 
 # The error of each family's logits compared with transformers', written by benchmarks/fidelity.py.

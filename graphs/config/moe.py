@@ -1,4 +1,4 @@
-"""The settings of sigmoid routing in the configs of DeepSeek-V3 and GLM-4.5."""
+"""The settings of sigmoid routing in the configs of DeepSeek-V3 and GLM-4.5, and Qwen's list of layers with experts."""
 
 from __future__ import annotations
 
@@ -71,3 +71,12 @@ class RoutingConfig:
             normalise=fields.get(key("norm_topk_prob"), bool, normalise, null=normalise_null),
             factor=fields.get(key("routed_scaling_factor"), float, factor),
         )
+
+
+def sparse_layers(fields: Fields, layers: int, experts: int) -> tuple[bool, ...]:
+    """Whether each layer has experts: every `decoder_sparse_step`-th, except those of `mlp_only_layers`.
+
+    Without experts (`experts` 0) every layer has a dense MLP, as in transformers.
+    """
+    dense, stride = fields.indices("mlp_only_layers"), fields.size("decoder_sparse_step", 1)
+    return tuple(experts > 0 and index not in dense and (index + 1) % stride == 0 for index in range(layers))

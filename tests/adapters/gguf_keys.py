@@ -151,3 +151,17 @@ def llama3_factors(rope: Config, width: int) -> Iterator[float]:
         turns = rope["original_max_position_embeddings"] / wavelength
         share = min(max((turns - low) / (high - low), 0.0), 1.0)
         yield 1 / ((1 - share) / factor + share)
+
+
+def qwen3_next(writer: gguf.GGUFWriter, config: Config) -> None:
+    """`Qwen2MoeModel.set_gguf_parameters`, and that of `Qwen3NextModel`."""
+    writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+    writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+    writer.add_ssm_state_size(config["linear_key_head_dim"])
+    writer.add_ssm_group_count(config["linear_num_key_heads"])
+    writer.add_ssm_time_step_rank(config["linear_num_value_heads"])
+    writer.add_ssm_inner_size(config["linear_value_head_dim"] * config["linear_num_value_heads"])
+    writer.add_full_attention_interval(config["layer_types"].index("full_attention") + 1)
+    part = config["rope_parameters"]["partial_rotary_factor"]
+    writer.add_rope_dimension_count(int(config["head_dim"] * part))

@@ -21,6 +21,7 @@ from transformers import (
     PreTrainedConfig,
     Qwen2MoeConfig,
     Qwen3Config,
+    Qwen3NextConfig,
 )  # fmt: skip
 
 SIZES: dict[str, Any] = {
@@ -49,6 +50,21 @@ BASES: dict[str, Callable[..., PreTrainedConfig]] = {
     "llama": lambda **more: LlamaConfig(**SIZES, **more),
     "qwen3": lambda **more: Qwen3Config(**SIZES, head_dim=8, **more),
     "mixtral": lambda **more: MixtralConfig(**SIZES, num_local_experts=4, **more),
+    "qwen3_next": lambda **more: Qwen3NextConfig(
+        **SIZES,
+        head_dim=8,
+        layer_types=["linear_attention", "full_attention"],
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=8,
+        linear_value_head_dim=6,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=24,
+        num_experts=4,
+        num_experts_per_tok=2,
+        rms_norm_eps=1e-3,
+        **more,
+    ),
     "qwen2_moe": lambda **more: Qwen2MoeConfig(
         **SIZES,
         moe_intermediate_size=16,

@@ -60,6 +60,7 @@ ON_CPU: dict[str, tuple[str, ...]] = {
     "qwen2_moe": ("dense-layers-tied", "windows-every-expert"),
     "qwen3": ("windows-biases", "dynamic"),
     "qwen3_moe": ("dense-layers-tied",),
+    "qwen3_next": ("more-experts-than-tokens", "dense-layers-biases-tied"),
     "rare_words": ("neox-3-of-12-channels", "bloom-slow-but-exact", "deepseek-v2-normalised"),
 }
 MORE = ("gpt_oss_mxfp4", "rare_words")  # files of cases beside the families' own
