@@ -6,10 +6,11 @@ channels of a head
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from bringup.graphs.config.fields import Fields
+from bringup.graphs.config.fields import MOST_ELEMENTS, Fields
 from bringup.graphs.core.module import Module
 from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common
 from bringup.graphs.layers.attention import GroupedAttention
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bringup.graphs.core.step import Step
-
-KINDS = ("conv", "full_attention")  # of layers, in `layer_types`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,25 +40,30 @@ class Lfm2Config(DecoderConfig):
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
         with_attention = attention_layers(fields, fields.layers("num_hidden_layers"))
-        keys = {"rms_norm_eps": "norm_eps"} | older_keys(fields, OLDER)
-        fields.only("hidden_act", "silu")  # transformers computes silu, whatever the config states
-        fields.only("block_use_swiglu", True)  # nor does it read this
-        windows = (None,) * len(with_attention)
-        absent: dict[str, Any] = {"max_positions": 128_000, "kv_heads": 8, "eps": 1e-5, "theta": 1e6, "tied": True}
-        common = read_common(fields, windows, keys=keys, **absent)
-        return cls(
-            **common | {"ffn": _adjusted(fields, common["ffn"])},
-            with_attention=with_attention,
-            taps=fields.size("conv_L_cache", 3),
-            conv_bias=fields.get("conv_bias", bool, False),
-        )
+        keys = older_keys(fields, {"intermediate_size": "block_ff_dim", "tie_word_embeddings": "tie_embedding"})
+        common = read_lfm2(fields, with_attention, keys)
+        return cls(**common | {"ffn": _adjusted(fields, common["ffn"])})
 
 
-OLDER = {"intermediate_size": "block_ff_dim", "tie_word_embeddings": "tie_embedding"}
+def read_lfm2(fields: Fields, with_attention: tuple[bool, ...], keys: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of `Lfm2Config`, except that `ffn` is the width that the config states. `keys` as in `read_common`."""
+    windows = (None,) * len(with_attention)
+    absent: dict[str, Any] = {"max_positions": 128_000, "kv_heads": 8, "eps": 1e-5, "theta": 1e6, "tied": True}
+    common = read_common(fields, windows, keys={"rms_norm_eps": "norm_eps", **keys}, **absent)
+    # transformers does not read these; with other values, its code is not the model's
+    for key in ("block_dim", "conv_dim", "conv_dim_out"):
+        fields.only(key, common["hidden"])
+    fields.only("num_heads", common["num_heads"])
+    fields.only("block_norm_eps", common["eps"])
+    fields.only("block_use_swiglu", True)
+    fields.only("use_pos_enc", True)
+    fields.only("hidden_act", "silu")
+    taps, bias = fields.size("conv_L_cache", 3), fields.get("conv_bias", bool, False)
+    return dict(**common, with_attention=with_attention, taps=taps, conv_bias=bias)
 
 
-def older_keys(fields: Fields, older: dict[str, str]) -> dict[str, str]:
-    """The keys of `older` that the config has under their older name, which transformers prefers."""
+def older_keys(fields: Fields, older: Mapping[str, str]) -> dict[str, str]:
+    """Those of the keys that the config has under their older names, which transformers prefers."""
     found = {key: name for key, name in older.items() if name in fields.raw}
     for key, name in found.items():
         fields.read.add(key)
@@ -69,15 +73,18 @@ def older_keys(fields: Fields, older: dict[str, str]) -> dict[str, str]:
 
 
 def attention_layers(fields: Fields, layers: int) -> tuple[bool, ...]:
-    """Whether each layer has attention: by `layer_types`, else by `full_attn_idxs`, by default all."""
-    types = fields.strings("layer_types")
-    numbers = fields.indices("full_attn_idxs")
+    """Whether each layer has attention: by `layer_types`, else by `full_attn_idxs`; by default all have it."""
+    types, numbers = fields.strings("layer_types"), fields.indices("full_attn_idxs")
+    stated = fields.raw.get("full_attn_idxs") is not None
+    of_numbers = tuple(index in numbers or not stated for index in range(layers))
     if types is None:
-        stated = fields.raw.get("full_attn_idxs") is not None
-        return tuple(index in numbers or not stated for index in range(layers))
-    if len(types) != layers or not set(types) <= set(KINDS):
+        return of_numbers
+    if len(types) != layers or not set(types) <= {"conv", "full_attention"}:
         fields.error("BU122", f"`layer_types` is {shown(types)}; {layers} of conv or full_attention", "layer_types")
-    return tuple(types[index : index + 1] != ["conv"] for index in range(layers))
+    of_types = tuple(types[index : index + 1] != ["conv"] for index in range(layers))
+    if stated and of_numbers != of_types:
+        fields.overridden("full_attn_idxs", numbers, fields.path("layer_types"), types)
+    return of_types
 
 
 def _adjusted(fields: Fields, width: int) -> int:
@@ -85,10 +92,14 @@ def _adjusted(fields: Fields, width: int) -> int:
     adjust = fields.get("block_auto_adjust_ff_dim", bool, True)
     multiplier = fields.positive("block_ffn_dim_multiplier", 1.0)
     multiple = fields.size("block_multiple_of", 256)
-    if not adjust:
+    if not adjust or fields.stopped:
         return width
-    width = int(multiplier * int(2 * width / 3))
-    return multiple * -(-width // multiple)
+    scaled = multiplier * int(2 * width / 3)
+    if not 1 <= scaled <= MOST_ELEMENTS:
+        message = f"`block_ffn_dim_multiplier` is {multiplier:g}: the feed-forward has {scaled:g} channels"
+        fields.error("BU121", message, "block_ffn_dim_multiplier", "a width is at least 1 and at most 2^31")
+        return width
+    return multiple * -(-int(scaled) // multiple)
 
 
 class ShortConv(Module):
