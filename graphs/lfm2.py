@@ -55,6 +55,7 @@ def read_lfm2(fields: Fields, with_attention: tuple[bool, ...], keys: Mapping[st
         fields.only(key, common["hidden"])
     fields.only("num_heads", common["num_heads"])
     fields.only("block_norm_eps", common["eps"])
+    fields.only("theta", common["rope"].theta)
     fields.only("block_use_swiglu", True)
     fields.only("use_pos_enc", True)
     fields.only("hidden_act", "silu")

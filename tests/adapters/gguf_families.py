@@ -16,6 +16,7 @@ from transformers import (
     GPT2Config,
     GPTNeoXConfig,
     GptOssConfig,
+    Lfm2Config,
     LlamaConfig,
     Qwen2Config,
 )
@@ -133,6 +134,21 @@ CASES: dict[str, Case] = {
             topk_group=2, n_shared_experts=3, first_k_dense_replace=2, norm_topk_prob=False,
             tie_word_embeddings=True,
             rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.3},
+        ),
+    ),
+    "lfm2": Case(
+        arch=ARCH.LFM2, base=gguf_keys.lfm2, tensors=gguf_tensors.without_one,
+        config=Lfm2Config(
+            **SIZES | {"num_hidden_layers": 3}, hidden_size=48, intermediate_size=64, num_attention_heads=6,
+            num_key_value_heads=2, layer_types=["conv", "full_attention", "conv"], block_multiple_of=2,
+        ),
+    ),
+    "lfm2-untied-four-taps": Case(
+        arch=ARCH.LFM2, base=gguf_keys.lfm2, tensors=gguf_tensors.without_one,
+        config=Lfm2Config(
+            **SIZES, hidden_size=40, intermediate_size=26, num_attention_heads=5, num_key_value_heads=5,
+            layer_types=["full_attention", "conv"], block_auto_adjust_ff_dim=False, conv_L_cache=4,
+            tie_word_embeddings=False,
         ),
     ),
     "gpt-oss": Case(

@@ -71,3 +71,8 @@ def fused(tensors: Tensors, config: Config) -> Tensors:
         whole = name.replace("model.layers", "transformer.h").replace("self_attn.q_proj", "attn.c_attn")
         out[whole] = np.concatenate([tensors[name.replace("q_proj", f"{x}_proj")] for x in "qkv"])
     return out
+
+
+def without_one(tensors: Tensors, config: Config) -> Tensors:
+    """`LFM2Model.modify_tensors`: a convolution's weights have two dimensions."""
+    return {name: array[:, 0] if "conv.conv" in name else array for name, array in tensors.items()}
