@@ -134,6 +134,7 @@ def test_proposals(checkpoint: Path, head: Path, main: Path, draft: Path, monkey
     assert_expected(Speculative(bringup.load(main), bringup.load(draft), K), checkpoint, head, monkeypatch)
 
 
+@pytest.mark.slow
 def test_a_head_whose_rope_changes(
     checkpoint: Path, main: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,7 @@ def test_tokens_are_those_without_a_draft(name: str, target: str, compiled: Comp
         assert np.abs(after - expected).max() <= parity.TOLERANCE["float32"] * np.abs(expected).max()
 
 
+@pytest.mark.slow
 def test_tokens_are_those_of_assisted_generation(checkpoint: Callable[[str], Path], compiled: Compiled) -> None:
     """transformers' `generate` with `assistant_model`, greedy."""
     theirs, assistant = (parity.load_reference(checkpoint(name)) for name in ("llama", "other"))

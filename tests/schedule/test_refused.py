@@ -16,6 +16,8 @@ from bringup.compile.pipeline import build
 from bringup.compile.program.step_inputs import sequence_step
 from bringup.compile.runtime.session import load
 from bringup.diagnostics import BringupError
+from bringup.graphs.core.module import State
+from bringup.graphs.decoder import CausalLM
 from bringup.graphs.llama import Llama
 from tests.models import parity
 from tests.schedule.models import CONTEXT, PREFILL, VOCAB, schedule_of
@@ -84,6 +86,37 @@ def test_it_is_computed_or_refused(name: str, tmp_path: Path) -> None:
     names = [launch.group.name for launch in schedule_of(out).launches(f"prefill_{PREFILL}")]
     if name == "reads another row":  # which is another program's work
         assert sum("sigmoid" in each for each in names) == 2
+
+
+class Sums(CausalLM):
+    """A Llama whose first stage adds the embeddings of a sequence's tokens, by an operator of torch on a state."""
+
+    def __init__(self, config, dtype="float32"):
+        super().__init__(config, dtype)
+        self.sums = State("sequence m", m=config.hidden)
+
+    layer = Llama.layer
+
+    def prologue(self, step):
+        x_Nm, *shared = super().prologue(step)
+        before_1m = step.previous(self.sums)
+        sums_Nm = before_1m + x_Nm.cumsum(0)
+        self.sums.index_copy_(0, step.rows, sums_Nm[step.starts[1:] - 1])
+        return (sums_Nm, *shared)
+
+
+@pytest.mark.parametrize("target", ["schedule", "torch"])
+def test_a_state_is_written_by_an_operator_of_torch(target: str, tmp_path: Path) -> None:
+    base = tiny("llama", tmp_path)
+    job = job_of(Sums(base.graph.config), materialise(base.plan, base.checkpoint))
+    tokens = parity.random_tokens(PREFILL + 9, VOCAB)
+    session = load(build(job, out=tmp_path / "b", target=target, max_seq_len=CONTEXT, buckets=(PREFILL,)))
+    ours = [session.prefill(tokens[: PREFILL + 7]), *map(session.decode, tokens[PREFILL + 7 :])]
+    eager = Eager(job, CONTEXT)
+    wanted = eager(sequence_step(tokens, 0, len(tokens), CONTEXT)).numpy()[PREFILL + 6 :]
+    assert np.abs(np.vstack(ours) - wanted).max() <= 1e-5 * np.abs(wanted).max()
+    session.reset()
+    assert np.array_equal(session.prefill(tokens[: PREFILL + 7]), ours[0])  # zeros, not the sums of before
 
 
 class InPlace(Llama):

@@ -92,6 +92,7 @@ async def ask(api: openai.AsyncOpenAI, model: str, prompt: str, *, stream: bool,
     return text
 
 
+@pytest.mark.slow
 def test_the_official_client_with_loras_gets_the_answers_of_single_runs(process, single):
     """Many at a time, of which some leave; afterwards nothing is in use."""
     cases = [(model, prompt, n % 2 == 0, n % 7 == 6) for n in range(3) for model, prompt in single]

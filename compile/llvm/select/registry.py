@@ -15,12 +15,25 @@ from bringup.compile.llvm.select.indexer import indexer
 from bringup.compile.llvm.select.lora import lora
 from bringup.compile.llvm.select.products import products
 from bringup.compile.llvm.select.quant import quant
+from bringup.compile.llvm.select.recurrent import recurrent
 from bringup.compile.llvm.select.rows import rows
 from bringup.compile.schedule.graph.op_graph import Group, OpGraph
 
 # (function, one of its groups, processor) -> the calls of the group; None if it does not support the group.
 Selector = Callable[[OpGraph, Group, Machine], tuple[Call, ...] | None]
-SELECTORS: tuple[Selector, ...] = (attention, products, quant, batches, experts, indexer, lora, rows, elements, general)
+SELECTORS: tuple[Selector, ...] = (
+    attention,
+    products,
+    quant,
+    batches,
+    experts,
+    indexer,
+    lora,
+    recurrent,
+    rows,
+    elements,
+    general,
+)
 
 
 def calls_of(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...] | None:

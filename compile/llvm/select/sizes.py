@@ -23,6 +23,8 @@ SPAN_KEYS = 512  # of a span, if a sequence may have more
 SPAN = 2  # elements of a span and head in addition to the sums of values
 MOST_SPANS = 16 << 20  # bytes: maximum size of the results of all spans; spans become longer if it is exceeded
 HEADS = 128 << 10  # bytes: maximum state of the heads that decode computes per tile, so that it stays in the cache
+CONV_CHANNELS = 64  # of a convolution, which a thread computes together: a cache line or more of each token
+DELTA_COLUMNS = 32  # of a recurrent state of a head: with 128 channels of a key, half of an L1 cache
 BINS = 256  # values of a digit in the radix selection of the highest scores
 
 

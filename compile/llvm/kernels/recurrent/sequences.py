@@ -1,0 +1,41 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""Loops over the sequences of a step, and over its padding."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from bringup.compile.llvm.ir.dtypes import I64
+from bringup.compile.llvm.ir.emitter import Emitter, Value
+
+
+class Sequence(NamedTuple):
+    """Tokens first:end of the step, `count` of them, and the row of the states. `is_new`: they are the first tokens of
+    the sequence, before which the state is zeros."""
+
+    first: Value
+    end: Value
+    count: Value
+    row: Value
+    is_new: Value
+
+
+@contextmanager
+def sequences(e: Emitter, starts: Value, rows: Value, lengths: Value, count: Value) -> Generator[Sequence]:
+    """A loop over the sequences that have tokens."""
+    b = e.b
+    with e.loop(I64(0), count) as number:
+        first, end = (e.load(starts, "int64", at) for at in (number, b.add(number, I64(1))))
+        own = b.sub(end, first)
+        with b.if_then(b.icmp_signed(">", own, I64(0))):
+            is_new = b.icmp_signed("<=", e.load(lengths, "int64", number), own)
+            yield Sequence(first, end, own, e.load(rows, "int64", number), is_new)
+
+
+@contextmanager
+def padding(e: Emitter, starts: Value, count: Value, tokens: Value) -> Generator[Value]:
+    """A loop over the tokens after the last sequence."""
+    with e.loop(e.load(starts, "int64", count), tokens) as token:
+        yield token

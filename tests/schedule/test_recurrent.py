@@ -1,0 +1,46 @@
+"""The schedule of recurrent layers: a state is read and written once a step, whatever the number of tokens."""
+
+from __future__ import annotations
+
+import pytest
+
+from bringup.compile.schedule.costs import bytes_by_buffer, cost_of
+from bringup.compile.schedule.schedule import Launch, Schedule
+from tests.runtime import recurrent as r
+from tests.schedule.models import schedule_of
+
+CHANNELS = 2 * r.KEY_HEADS * r.K + r.VALUE_HEADS * r.V
+CONV, DELTA = 4 * (r.TAPS - 1) * CHANNELS, 4 * r.VALUE_HEADS * r.K * r.V  # bytes of a state of one sequence
+
+
+@pytest.fixture(scope="module")
+def schedule(tmp_path_factory: pytest.TempPathFactory) -> Schedule:
+    return schedule_of(r.compiled(tmp_path_factory.mktemp("b") / "b", "schedule", max_batch_size=4))
+
+
+def launch_of(schedule: Schedule, entry: str, name: str) -> Launch:
+    return next(launch for launch in schedule.launches(entry) if launch.group.name == name)
+
+
+@pytest.mark.parametrize(
+    ("entry", "tokens", "sequences"), [("decode_4", 4, 4), ("prefill_32_4", 32, 4), ("prefill_32", 32, 1)]
+)
+def test_bytes_and_operations(schedule: Schedule, entry: str, tokens: int, sequences: int) -> None:
+    conv, delta = (launch_of(schedule, entry, name) for name in ("causal_conv", "gated_delta_rule"))
+    of_conv, of_delta = (cost_of(each.graph, each.group, 64) for each in (conv, delta))
+    assert (of_conv.cache, of_conv.weights) == (sequences * CONV, 4 * r.TAPS * CHANNELS)
+    assert of_conv.written == sequences * CONV + 4 * tokens * CHANNELS
+    assert of_conv.flops == 2 * r.TAPS * tokens * CHANNELS
+    assert of_delta.cache == sequences * DELTA
+    assert of_delta.written == sequences * DELTA + 4 * tokens * r.VALUE_HEADS * r.V
+    assert of_delta.flops == 7 * tokens * r.VALUE_HEADS * r.K * r.V
+    (state,) = delta.group.updates
+    assert bytes_by_buffer(delta.graph, delta.group, 64)[state] == 2 * sequences * DELTA
+
+
+def test_the_gates_are_few_launches(schedule: Schedule) -> None:
+    """The decay, with its softplus, and beta are computed where the products of their projections are stored."""
+    names = [launch.group.name for launch in schedule.launches("decode_4")]
+    first = names[1 : names.index("gated_delta_rule")]
+    assert sum("log1p" in name for name in first) == 1
+    assert not {"exp", "log1p", "add"} & set(first)
