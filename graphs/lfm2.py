@@ -42,7 +42,8 @@ class Lfm2Config(DecoderConfig):
         with_attention = attention_layers(fields, fields.layers("num_hidden_layers"))
         keys = older_keys(fields, {"intermediate_size": "block_ff_dim", "tie_word_embeddings": "tie_embedding"})
         common = read_lfm2(fields, with_attention, keys)
-        return cls(**common | {"ffn": _adjusted(fields, common["ffn"])})
+        common["ffn"] = _adjusted(fields, common["ffn"])
+        return cls(**common)
 
 
 def read_lfm2(fields: Fields, with_attention: tuple[bool, ...], keys: Mapping[str, str]) -> dict[str, Any]:
