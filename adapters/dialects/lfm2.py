@@ -6,7 +6,7 @@ the adjusted width of the feed-forward.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from bringup.adapters.algebra.expr import S
 from bringup.adapters.dialects.dialect import DECODER, Dialect
@@ -43,13 +43,14 @@ def table(config: Lfm2Config) -> Adapter:
 def derived(hyper: Hyperparameters) -> dict[str, Any]:
     """The kind of each layer, and the key heads of those with attention."""
     own = hyper.values
-    of_layers = own.get(KEY_HEADS) or own["attention.head_count"]
-    if not isinstance(of_layers, list):
-        return {"num_key_value_heads": of_layers}
-    counts = {count for count in of_layers if count}
-    heads = counts.pop() if len(counts) == 1 else of_layers if counts else own["attention.head_count"]
+    stated = own.get(KEY_HEADS) or own["attention.head_count"]
+    if not isinstance(stated, list):
+        return {"num_key_value_heads": stated}
+    of_layers = cast("list[object]", stated)
+    counts = [count for count in of_layers if count] or [own["attention.head_count"]]
+    same = all(count == counts[0] for count in counts)
     return {
-        "num_key_value_heads": heads,
+        "num_key_value_heads": counts[0] if same else of_layers,
         "layer_types": ["full_attention" if count else "conv" for count in of_layers],
     }
 
