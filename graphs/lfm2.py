@@ -139,7 +139,10 @@ class ConvLayer(Module):
 class Lfm2(CausalLM):
     def layer(self, config: Lfm2Config, index: int) -> Module:
         m, h, g, d = config.hidden, config.num_heads, config.num_kv_heads, config.head_dim
-        mlp = GatedMLP(m, config.ffn, config.activation)
+        mlp = self.mlp(config, index)
         if config.with_attention[index]:
             return PreNormLayer(m, config.eps, GroupedAttention(m, h, g, d, qk_norm=config.eps), mlp)
         return ConvLayer(m, config.eps, ShortConv(m, taps=config.taps, bias=config.conv_bias), mlp)
+
+    def mlp(self, config: Any, index: int) -> Module:
+        return GatedMLP(config.hidden, config.ffn, config.activation)

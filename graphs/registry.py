@@ -57,6 +57,7 @@ FAMILIES: tuple[Family, ...] = (
     _family("gpt_oss", "GptOss", "GptOssForCausalLM", "GptOssModel"),
     _family("internlm", "InternLM", "InternLMForCausalLM", "InternLMModel"),
     _family("lfm2", "Lfm2", "Lfm2ForCausalLM", "Lfm2Model"),
+    _family("lfm2_moe", "Lfm2Moe", "Lfm2MoeForCausalLM", "Lfm2MoeModel"),
     _family("llama", "Llama", *_LLAMA),
     _family("llava", "Llava", *_LLAVA),
     _family("mixtral", "Mixtral", "MixtralForCausalLM", "MixtralModel"),

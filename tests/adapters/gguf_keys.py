@@ -56,6 +56,26 @@ def glm(writer: gguf.GGUFWriter, config: Config) -> None:
 
 def lfm2(writer: gguf.GGUFWriter, config: Config) -> None:
     """`LFM2Model.set_gguf_parameters`, and what `TextModel.set_gguf_parameters` writes for it."""
+    _of_lfm2(writer, config)
+    width, multiple = config["intermediate_size"], config["block_multiple_of"]
+    if config["block_auto_adjust_ff_dim"]:
+        width = int(config["block_ffn_dim_multiplier"] * int(2 * width / 3))
+        width = multiple * ((width + multiple - 1) // multiple)
+    writer.add_feed_forward_length(width)
+
+
+def lfm2_moe(writer: gguf.GGUFWriter, config: Config) -> None:
+    """`LFM2MoeModel.set_gguf_parameters`, and what `TextModel.set_gguf_parameters` writes for it."""
+    _of_lfm2(writer, config)
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_expert_count(config["num_experts"])
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    writer.add_leading_dense_block_count(config["num_dense_layers"])
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+
+
+def _of_lfm2(writer: gguf.GGUFWriter, config: Config) -> None:
     heads = config["num_key_value_heads"]
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
@@ -66,11 +86,6 @@ def lfm2(writer: gguf.GGUFWriter, config: Config) -> None:
     writer.add_vocab_size(config["vocab_size"])
     writer.add_shortconv_l_cache(config["conv_L_cache"])
     writer.add_layer_norm_rms_eps(config["norm_eps"])
-    width, multiple = config["intermediate_size"], config["block_multiple_of"]
-    if config["block_auto_adjust_ff_dim"]:
-        width = int(config["block_ffn_dim_multiplier"] * int(2 * width / 3))
-        width = multiple * ((width + multiple - 1) // multiple)
-    writer.add_feed_forward_length(width)
 
 
 def of_experts(writer: gguf.GGUFWriter, config: Config) -> None:
