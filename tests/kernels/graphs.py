@@ -13,7 +13,7 @@ from bringup.compile.kernels.aot import compile_kernels
 from bringup.compile.kernels.call import KernelCall
 from bringup.compile.kernels.select.registry import calls_of
 from bringup.compile.schedule.graph.op_graph import Argument, Buffer, DType, Group, Kind, Node, OpGraph, View, whole
-from bringup.compile.schedule.reference_ops import run_node
+from bringup.compile.schedule.reference_ops import own_ops, run_node
 from tests.kernels.emulated import Emulated
 
 NUMPY = {
@@ -45,10 +45,8 @@ class Function:
         """A node that gives the buffers `shapes`, by name; its first result."""
         for name, (shape, dtype) in shapes.items():
             self.buffers[name] = Buffer(name=name, shape=tuple(shape), dtype=dtype, kind="temporary")
-        updates = tuple(
-            view.buffer for key, view in arguments.items() if key == "cache_SGK" and op.endswith("write_cache.default")
-            if isinstance(view, View)
-        )  # fmt: skip
+        mutated = own_ops()[op.split(".")[1]].mutated if op.startswith("bringup.") else ()
+        updates = tuple(view.buffer for key in mutated if isinstance(view := arguments.get(key), View))
         self.nodes.append(
             Node(
                 op=op,

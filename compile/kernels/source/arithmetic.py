@@ -24,6 +24,16 @@ def quotient(x, y):
 
 
 @triton.jit
+def log1p(x):
+    """log(1 + x), to few units in the last place: log(u) · x / (u - 1) for the rounded sum u = 1 + x (Kahan, as in
+    Goldberg 1991, "What Every Computer Scientist Should Know About Floating-Point Arithmetic", theorem 4)."""
+    u = 1.0 + x
+    added = u - 1.0
+    small = tl.where(added == 0.0, x, tl.log(u) * tl.div_rn(x, tl.where(added == 0.0, 1.0, added)))
+    return tl.where(added == x, tl.log(u), small)
+
+
+@triton.jit
 def maximum(x, y):
     """The larger operand; NaN if either is NaN, as in torch."""
     return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)

@@ -23,8 +23,8 @@ class Role(Enum):
 
 
 _NAMES = {
-    Role.ELEMENT: "add sub mul div remainder neg clamp maximum minimum sigmoid tanh exp log log1p abs pow rsqrt silu relu "
-    "gelu gelu_tanh where gt ge lt le eq ne bitwise_and bitwise_or bitwise_not to",
+    Role.ELEMENT: "add sub mul div remainder neg clamp maximum minimum sigmoid tanh exp log log1p abs pow rsqrt silu "
+    "relu gelu gelu_tanh where gt ge lt le eq ne bitwise_and bitwise_or bitwise_not to",
     Role.ROW: "rms_norm layer_norm softmax sum amax mean keep_best_groups top_experts top_keys",
     Role.ROUND: "to_fp8",
     Role.GATHER: "index index_select quant_embedding",

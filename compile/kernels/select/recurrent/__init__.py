@@ -1,0 +1,1 @@
+"""Selectors of the kernels whose state is one row for each sequence."""
