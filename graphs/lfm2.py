@@ -1,4 +1,4 @@
-"""LFM2: layers with a short gated convolution, others with attention; query and key norms (LFM2 report, section 2).
+"""LFM2 and LFM2.5: layers with a short gated convolution, others with attention; query and key norms (LFM2 report, section 2).
 
 N tokens of the step · m hidden · f channels of a convolution, or of the feed-forward · h query heads · g key heads · d
 channels of a head
