@@ -1,7 +1,7 @@
-"""LFM2 and LFM2.5: layers with a short gated convolution, others with attention; query and key norms (LFM2 report, section 2).
+"""LFM2 and LFM2.5: layers with a short gated convolution, others with attention; query and key norms.
 
-N tokens of the step · m hidden · f channels of a convolution, or of the feed-forward · h query heads · g key heads · d
-channels of a head
+Names and formulas: transformers' modeling_lfm2.py. N tokens of the step · m hidden · f channels of a convolution, or of
+the feed-forward · h query heads · g key heads · d channels of a head
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _adjusted(fields: Fields, width: int) -> int:
 
 
 class ShortConv(Module):
-    """out(c · conv(b · x)) of three projections b, c and x of the input (LFM2 report, section 2)."""
+    """out(c · conv(b · x)) of three projections b, c and x of the input (transformers' Lfm2ShortConv)."""
 
     def __init__(self, m: int, *, taps: int, bias: bool) -> None:
         super().__init__()

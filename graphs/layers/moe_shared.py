@@ -1,4 +1,4 @@
-"""The mixture of experts of DeepSeek-V3 and GLM-4.5: sigmoid scores, and shared experts for every token."""
+"""Sigmoid routing, and the mixture of experts of DeepSeek-V3 and GLM-4.5: shared experts for every token."""
 
 from __future__ import annotations
 
