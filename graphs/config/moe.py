@@ -15,7 +15,8 @@ NO_KEYS: Mapping[str, str] = MappingProxyType({})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingConfig:
     """A token is routed to `per_token` experts of the `topk_groups` best of `groups`. `normalise` divides their weights
-    by their sum; weights are multiplied by `factor`."""
+    by their sum, to which `eps` is added; weights are multiplied by `factor`. `bias`: the selection has a learned
+    bias."""
 
     experts: int
     per_token: int
@@ -23,6 +24,8 @@ class RoutingConfig:
     topk_groups: int
     normalise: bool
     factor: float
+    bias: bool = True
+    eps: float = 1e-20
 
     @classmethod
     def from_fields(

@@ -16,6 +16,8 @@ from transformers import (
     GPT2Config,
     GPTNeoXConfig,
     GptOssConfig,
+    Lfm2Config,
+    Lfm2MoeConfig,
     LlamaConfig,
     Qwen2Config,
     Qwen3NextConfig,
@@ -24,7 +26,7 @@ from transformers.models.deepseek_v32 import DeepseekV32Config
 
 from tests.adapters import gguf_keys, gguf_tensors, llama_cpp
 from tests.adapters.llama_cpp import Config, Tensors
-from tests.models import parity
+from tests.models import parity, test_lfm2_moe
 from tests.models.test_deepseek_v3 import save_biased
 
 ARCH = gguf.MODEL_ARCH
@@ -140,6 +142,29 @@ CASES: dict[str, Case] = {
             topk_group=2, n_shared_experts=3, first_k_dense_replace=2, norm_topk_prob=False,
             tie_word_embeddings=True,
             rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.3},
+        ),
+    ),
+    "lfm2": Case(
+        arch=ARCH.LFM2, base=gguf_keys.lfm2, tensors=gguf_tensors.without_one,
+        config=Lfm2Config(
+            **SIZES | {"num_hidden_layers": 3}, hidden_size=48, intermediate_size=64, num_attention_heads=6,
+            num_key_value_heads=2, layer_types=["conv", "full_attention", "conv"], block_multiple_of=2,
+        ),
+    ),
+    "lfm2-untied-four-taps": Case(
+        arch=ARCH.LFM2, base=gguf_keys.lfm2, tensors=gguf_tensors.without_one,
+        config=Lfm2Config(
+            **SIZES, hidden_size=40, intermediate_size=26, num_attention_heads=5, num_key_value_heads=5,
+            layer_types=["full_attention", "conv"], block_auto_adjust_ff_dim=False, conv_L_cache=4,
+            tie_word_embeddings=False,
+        ),
+    ),
+    "lfm2-moe": Case(
+        arch=ARCH.LFM2MOE, base=gguf_keys.lfm2_moe, tensors=gguf_tensors.lfm2_moe, save=test_lfm2_moe.save_biased,
+        config=Lfm2MoeConfig(
+            **SIZES | {"num_hidden_layers": 3}, hidden_size=48, intermediate_size=64, moe_intermediate_size=26,
+            num_attention_heads=6, num_key_value_heads=2, layer_types=["conv", "full_attention", "conv"],
+            num_dense_layers=1, num_experts=6, num_experts_per_tok=2,
         ),
     ),
     "gpt-oss": Case(

@@ -98,3 +98,15 @@ def of_older_delta_nets(tensors: Tensors, config: Config) -> Tensors:
             array = array + 1
         found[name.replace("dt_bias", "dt_proj.bias")] = array
     return found
+
+
+def without_one(tensors: Tensors, config: Config) -> Tensors:
+    """`LFM2Model.modify_tensors`: a convolution's weights have two dimensions."""
+    return {name: array[:, 0] if "conv.conv" in name else array for name, array in tensors.items()}
+
+
+def lfm2_moe(tensors: Tensors, config: Config) -> Tensors:
+    """`LFM2MoeModel.filter_tensors` and `modify_tensors`: names that gguf-py lists."""
+    names = {name: name.replace("expert_bias", "expert_bias.bias") for name in tensors}
+    names |= {name: name.removeprefix("model.") for name in tensors if ".experts." in name}
+    return {names[name]: array for name, array in without_one(tensors, config).items()}

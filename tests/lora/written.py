@@ -15,6 +15,7 @@ from transformers import (
     DeepseekV3Config,
     GPT2Config,
     GPTNeoXConfig,
+    Lfm2Config,
     LlamaConfig,
     MixtralConfig,
     Phi3Config,
@@ -76,6 +77,7 @@ BASES: dict[str, Callable[..., PreTrainedConfig]] = {
     "gpt2": lambda **more: GPT2Config(**GPT2, **more),
     "deepseek_v3": lambda **more: DeepseekV3Config(**LATENT, **more),
     "phi3": lambda **more: Phi3Config(**SIZES, pad_token_id=0, **more),
+    "lfm2": lambda **more: Lfm2Config(**SIZES, layer_types=["conv", "full_attention"], block_multiple_of=2, **more),
     "gpt_neox": lambda **more: GPTNeoXConfig(**NEOX, eos_token_id=1, bos_token_id=0, **more),
 }
 TOKENS = list(range(3, 27))

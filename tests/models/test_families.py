@@ -50,6 +50,8 @@ ON_CPU: dict[str, tuple[str, ...]] = {
     "gpt_oss": ("more-experts-than-tokens", "every-expert-tied"),
     "gpt_oss_mxfp4": ("square",),
     "internlm": ("biases",),
+    "lfm2": ("biases-tied", "three-taps"),
+    "lfm2_moe": ("dense-layer-tied",),
     "llama": ("one-key-head-biases", "mistral-layer-types", "smollm2-tied-bfloat16", "mistral-window-bfloat16"),
     "llava": ("llama",),
     "mixtral": ("more-experts-than-tokens", "window-tied"),
