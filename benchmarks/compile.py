@@ -44,7 +44,7 @@ Times = dict[str, Seconds]
 FAMILY = """
 
 from bringup.adapters.gpt2 import adapter
-from bringup.graphs.registry import Family
+from bringup.graphs.family import Family
 
 family = Family(name="gpt2", graph=GPT2, config=GPT2Config, adapter=adapter)
 """

@@ -1,6 +1,7 @@
 """Writes docs/kernels.md: registers, memory and occupancy of the kernels selected for the shapes of known models.
 
-One table of each architecture has the kernels of attention; for NVIDIA, another has the products of a layer.
+One table of each architecture has the kernels of attention and of recurrent layers; for NVIDIA, another has the
+products of a layer.
 
 Kernels are compiled for every architecture, which needs no GPU: `python -m benchmarks.kernels`. `--only sm_90` selects
 one.
@@ -51,7 +52,7 @@ SHAPES = (
     Shape("gpt-oss", 64, 8, 64, window=128, has_sinks=True),
     Shape("Gemma 2", 8, 4, 256, softcap=50.0),
 )
-
+CONVOLUTIONS = {"Qwen3-Next": (16 * 4 * 128, 4), "LFM2-1.2B": (2048, 3)}  # channels and taps
 
 Tensors = dict[str, tuple[tuple[int, ...], str]]
 
@@ -83,6 +84,28 @@ def latent_graph(dtype: str, stage: str) -> OpGraph:
     return _graph("latent_attention", stage, tensors, {"scale": 192**-0.5})
 
 
+def delta_graph(dtype: str, stage: str) -> OpGraph:
+    """Qwen3-Next's: 16 key heads, 32 value heads, 128 channels of each."""
+    tokens = TOKENS[stage]
+    tensors: Tensors = {
+        **{name: ((tokens, 16, 128), dtype) for name in ("q_NGK", "k_NGK")},
+        **{"v_NGRV": ((tokens, 16, 2, 128), dtype), "decay_NH": ((tokens, 32), "float32")},
+        **{"beta_NH": ((tokens, 32), dtype), "state_SHKV": ((2, 32, 128, 128), "float32")},
+        "out": ((tokens, 32, 128), dtype),
+    }
+    return _graph("gated_delta_rule", stage, tensors, {})
+
+
+def convolution_graph(model: str, dtype: str, stage: str) -> OpGraph:
+    """A convolution of a model's channels and taps, without a bias."""
+    (channels, taps), tokens = CONVOLUTIONS[model], TOKENS[stage]
+    tensors: Tensors = {
+        **{"x_NC": ((tokens, channels), dtype), "weight_CK": ((channels, taps), dtype)},
+        **{"state_RTC": ((2, taps - 1, channels), dtype), "out": ((tokens, channels), dtype)},
+    }
+    return _graph("causal_conv", stage, tensors, {"bias_C": None})
+
+
 def _graph(op: str, stage: str, tensors: Tensors, settings: dict[str, Argument]) -> OpGraph:
     step = step_shapes(TOKENS[stage], 1, CacheSizes(context=CONTEXT).blocks_each)
     every = tensors | {f"step_{name}": (step[name], "int64") for name in FIELDS}
@@ -102,6 +125,8 @@ def configurations(capability: str) -> Iterator[tuple[str, str, Kernel]]:
         for stage in TOKENS:
             graphs = {f"{shape.model} ({shape.channels})": attention_graph(shape, dtype, stage) for shape in SHAPES}
             graphs["DeepSeek-V2-Lite (MLA)"] = latent_graph(dtype, stage)
+            graphs |= {f"{model} (convolution)": convolution_graph(model, dtype, stage) for model in CONVOLUTIONS}
+            graphs["Qwen3-Next (gated delta rule)"] = delta_graph(dtype, stage)
             for model, graph in graphs.items():
                 for call in calls_of(graph, graph.groups[0], capability) or ():
                     yield f"{stage}, {model}", dtype, call.kernel

@@ -21,7 +21,7 @@ from bringup.adapters.trtllm import ranks as trtllm
 from bringup.adapters.vllm import ranks as vllm
 from bringup.diagnostics import Diagnostic, fail
 from bringup.graphs.core.graph import Graph
-from bringup.graphs.registry import Family
+from bringup.graphs.family import Family
 from bringup.spec import TensorInfo
 
 

@@ -33,8 +33,9 @@ from bringup.graphs.core.axes import AxesError
 from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.options import GraphOptions, as_options, build_graph
 from bringup.graphs.drafts import draft_by_tensors
+from bringup.graphs.family import Family
 from bringup.graphs.identity import check_identity
-from bringup.graphs.registry import Family, by_architecture, by_name
+from bringup.graphs.registry import by_architecture, by_name
 
 Word = str | os.PathLike[str]
 DEFAULTS = GraphOptions()

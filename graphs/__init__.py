@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from bringup.graphs.decoder import PreNormLayer as PreNormLayer
     from bringup.graphs.decoder import context_length as context_length
     from bringup.graphs.decoder import read_common as read_common
+    from bringup.graphs.family import Family as Family
     from bringup.graphs.layers.attention import GroupedAttention as GroupedAttention
     from bringup.graphs.layers.causal_conv import CausalConv as CausalConv
     from bringup.graphs.layers.delta_net import GatedDeltaNet as GatedDeltaNet
@@ -71,7 +72,6 @@ if TYPE_CHECKING:
     from bringup.graphs.ops.recurrent.causal_conv import causal_conv as causal_conv
     from bringup.graphs.ops.recurrent.delta_rule import gated_delta_rule as gated_delta_rule
     from bringup.graphs.ops.rotary import rope as rope
-    from bringup.graphs.registry import Family as Family
     from bringup.graphs.registry import by_architecture as by_architecture
     from bringup.graphs.registry import by_name as by_name
     from bringup.graphs.registry import families as families
@@ -119,7 +119,8 @@ else:
         "ops.recurrent.causal_conv": "causal_conv",
         "ops.recurrent.delta_rule": "gated_delta_rule",
         "ops.rotary": "rope",
-        "registry": "Family by_architecture by_name families",
+        "family": "Family",
+        "registry": "by_architecture by_name families",
     }
     __all__ = public_names(_HOMES)
     __getattr__ = lazy_import(__name__, _HOMES)

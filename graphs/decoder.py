@@ -83,7 +83,8 @@ def read_common(
     """The fields of `DecoderConfig`, from the keys that transformers has for them, with its defaults.
 
     The settings are the family's defaults for absent keys; `rope` are those of `RopeConfig.from_hf`. `keys` maps
-    transformers' keys for the size of a head, the activation and the epsilon of norms to the family's own. `nulls`:
+    transformers' keys for the sizes of a head and of the MLP, the activation, the epsilon of norms and the tied head to
+    the family's own. `nulls`:
     which of `num_key_value_heads` and `head_dim` may be null; they then follow from the other sizes.
     `scaled_positions`: `max_position_embeddings` counts the positions after rope scaling, as in Gemma 3.
     `context_keys`: further keys for the length of the context, except those that the family reads itself.
@@ -113,14 +114,14 @@ def read_common(
             fields, stated if scaled_positions else context_length(rope_config, stated), context_keys
         ),
         hidden=hidden,
-        ffn=fields.size("intermediate_size"),
+        ffn=fields.size(keys.get("intermediate_size", "intermediate_size")),
         num_heads=heads,
         num_kv_heads=kv,
         head_dim=d,
         activation=fields.choice(keys.get("hidden_act", "hidden_act"), ACTIVATIONS, activation),
         eps=fields.positive(keys.get("rms_norm_eps", "rms_norm_eps"), eps),
         rope=rope_config,
-        tied_head=fields.get("tie_word_embeddings", bool, tied),
+        tied_head=fields.get(keys.get("tie_word_embeddings", "tie_word_embeddings"), bool, tied),
         windows=windows,
         local_rope=local,
         query_scale=None if scalar is None else scalar**-0.5,

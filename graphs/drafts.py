@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from bringup.graphs.registry import FAMILIES, Family
+from bringup.graphs.family import Family
+from bringup.graphs.registry import FAMILIES
 
 # Tensors that only a draft has, without the prefix that some files have. The EAGLE repository's heads for Llama state
 # `LlamaForCausalLM`.

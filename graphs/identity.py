@@ -11,7 +11,8 @@ from typing import Any, cast
 
 from bringup.diagnostics import BringupError, fail
 from bringup.graphs.config.hf_config import architectures
-from bringup.graphs.registry import FAMILIES, Family
+from bringup.graphs.family import Family
+from bringup.graphs.registry import FAMILIES
 from bringup.shown import short
 
 
@@ -58,7 +59,7 @@ def _is_its_own(family: Family, names: Iterable[str]) -> bool:
     kind = family.load("config")
     borrowed = any(ours.config == f"{kind.__module__}:{kind.__qualname__}" for ours in FAMILIES)
     own = set(family.architectures) & set(names)
-    return borrowed and not family.built_in and any(_server((name,)) is None for name in own)
+    return borrowed and family not in FAMILIES and any(_server((name,)) is None for name in own)
 
 
 def _server(names: Iterable[str]) -> Family | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from bringup.graphs.config.fields import MOST_EXPERTS, Fields
+from bringup.graphs.config.moe import sparse_layers
 from bringup.graphs.config.windows import switched_window, window_of_layers
 from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common
 from bringup.graphs.layers.attention import GroupedAttention
@@ -37,14 +38,12 @@ class Qwen2MoeConfig(DecoderConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
-        """Without experts (`num_experts` 0) every layer has a dense MLP, as in transformers."""
         layers = fields.layers("num_hidden_layers")
-        dense, stride = fields.indices("mlp_only_layers"), fields.size("decoder_sparse_step", 1)
         experts = fields.experts("num_experts", 60, minimum=0)
         return cls(
             **read_common(fields, _windows(fields, layers), max_positions=32768, kv_heads=16),
             attention_bias=fields.get("qkv_bias", bool, True),
-            sparse=tuple(experts > 0 and index not in dense and (index + 1) % stride == 0 for index in range(layers)),
+            sparse=sparse_layers(fields, layers, experts),
             expert_ffn=fields.size("moe_intermediate_size", 1408),
             shared_ffn=fields.size("shared_expert_intermediate_size", 5632),
             num_experts=experts,

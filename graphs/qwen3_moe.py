@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from bringup.graphs.config.fields import MOST_EXPERTS, Fields
+from bringup.graphs.config.moe import sparse_layers
 from bringup.graphs.config.windows import switched_window
 from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common
 from bringup.graphs.layers.attention import GroupedAttention
@@ -29,14 +30,12 @@ class Qwen3MoeConfig(DecoderConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
-        """Without experts (`num_experts` 0) every layer has a dense MLP, as in transformers."""
         layers, window = fields.layers("num_hidden_layers"), _window(fields)
-        dense, stride = fields.indices("mlp_only_layers"), fields.size("decoder_sparse_step", 1)
         experts = _experts(fields)
         return cls(
             **read_common(fields, (window,) * layers, max_positions=32768, kv_heads=4),
             attention_bias=fields.get("attention_bias", bool, False),
-            sparse=tuple(experts > 0 and index not in dense and (index + 1) % stride == 0 for index in range(layers)),
+            sparse=sparse_layers(fields, layers, experts),
             expert_ffn=fields.size("moe_intermediate_size", 768),
             num_experts=experts,
             experts_per_token=fields.size("num_experts_per_tok", 8, maximum=experts or MOST_EXPERTS),

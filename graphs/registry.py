@@ -3,61 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from bringup import plugins, userfiles
 from bringup.diagnostics import BringupError, did_you_mean, fail
 from bringup.graphs import model_folders
+from bringup.graphs.family import Family
 from bringup.shown import short
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """A graph class, its config class and the function `config -> Adapter`; each an object or `module:name`.
-
-    `dialect` is its `Dialect` (bringup.adapters.dialects.dialect), for GGUF files. `quantisations` are values of
-    `quant_method`: with any, the family supports its architectures only in these, and precedes the family that supports
-    the others.
-    """
-
-    name: str
-    graph: Any
-    config: Any
-    adapter: Any
-    architectures: tuple[str, ...] = ()
-    dialect: Any = None
-    quantisations: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Raises TypeError for an invalid `name` or `architectures`: users and plugins create families too."""
-        listed = cast("object", self.architectures)
-        texts = [self.name, *(cast("Sequence[object]", listed) if isinstance(listed, tuple | list) else (None,))]
-        if not all(isinstance(text, str) for text in texts):
-            raise TypeError("a Family has a text as its name, and a tuple of texts as its architectures")
-
-    def load(self, part: str) -> Any:
-        """One of `graph`, `config`, `adapter`, `dialect`. Raises BU004 if a text names no object, and the errors of the
-        module that it names.
-        """
-        what = getattr(self, part)
-        try:
-            return plugins.named(what) if isinstance(what, str) else what
-        except LookupError as error:
-            message = f"the {part} `{short(what)}` of the family `{self.name}` cannot be loaded: {error}"
-            raise fail("BU004", message, help=f"pass the object itself: Family({part}=…)") from error
-
-    @property
-    def built_in(self) -> bool:
-        """Whether bringup itself defines the family."""
-        return self in FAMILIES
 
 
 # The families that have a file in adapters/dialects.
@@ -77,8 +36,7 @@ def _family(name: str, graph: str, *architectures: str) -> Family:
 
 _EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Speculator", "Eagle3DraftModel")
 _LLAMA = (
-    *("LlamaForCausalLM", "LlamaModel"),
-    "LLaMAForCausalLM",  # of files from before transformers 4.28
+    *("LlamaForCausalLM", "LlamaModel", "LLaMAForCausalLM"),  # the last in files from before transformers 4.28
     *("MistralForCausalLM", "MistralModel", "MinistralForCausalLM"),
 )
 _LLAVA = ("LlavaForConditionalGeneration", "LlavaLlamaForCausalLM", "LlavaMistralForCausalLM", "LlavaQwenForCausalLM")
@@ -97,6 +55,8 @@ FAMILIES: tuple[Family, ...] = (
     _family("gpt_neox", "GPTNeoX", "GPTNeoXForCausalLM", "GPTNeoXModel"),
     _family("gpt_oss", "GptOss", "GptOssForCausalLM", "GptOssModel"),
     _family("internlm", "InternLM", "InternLMForCausalLM", "InternLMModel"),
+    _family("lfm2", "Lfm2", "Lfm2ForCausalLM", "Lfm2Model"),
+    _family("lfm2_moe", "Lfm2Moe", "Lfm2MoeForCausalLM", "Lfm2MoeModel"),
     _family("llama", "Llama", *_LLAMA),
     _family("llava", "Llava", *_LLAVA),
     _family("mixtral", "Mixtral", "MixtralForCausalLM", "MixtralModel"),
@@ -107,6 +67,7 @@ FAMILIES: tuple[Family, ...] = (
     _family("qwen2_moe", "Qwen2Moe", "Qwen2MoeForCausalLM", "Qwen2MoeModel"),
     _family("qwen3", "Qwen3", "Qwen3ForCausalLM", "Qwen3Model"),
     _family("qwen3_moe", "Qwen3Moe", "Qwen3MoeForCausalLM", "Qwen3MoeModel"),
+    _family("qwen3_next", "Qwen3Next", "Qwen3NextForCausalLM", "Qwen3NextModel"),
 )
 
 # The error of each family's logits compared with transformers', written by benchmarks/fidelity.py.

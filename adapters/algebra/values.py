@@ -122,6 +122,20 @@ def shift(x: Expr, by: float) -> Expr:
     )  # fmt: skip
 
 
+def log(x: Expr) -> Expr:
+    """The natural logarithm of every element, in float32."""
+
+    def run(array: np.ndarray) -> np.ndarray:
+        import numpy as np
+
+        return np.log(array.astype("float32")).astype(array.dtype)
+
+    return ValueNode(
+        "log", (x,), lambda regions: (regions[0].axes, regions[0].dtype), run, exact=False, accepts=(FLOATS,),
+        by_element=True,
+    )  # fmt: skip
+
+
 def dequant(
     payload: Expr, scales: Expr, block: tuple[int, ...], dtype: str = "float32", *, accepts: Collection[str] = PAYLOADS
 ) -> Expr:

@@ -17,7 +17,8 @@ from bringup.adapters.checkpoints.gguf_config import Hyperparameters
 from bringup.adapters.checkpoints.gguf_rope import PREFIX, rope_scaling
 from bringup.adapters.planning.adapter import Adapter
 from bringup.diagnostics import BringupError, did_you_mean, fail
-from bringup.graphs.registry import Family, families
+from bringup.graphs.family import Family
+from bringup.graphs.registry import FAMILIES, families
 from bringup.shown import short
 
 # Keys in nearly every decoder's config.json for llama.cpp's hyperparameters.
@@ -204,7 +205,7 @@ def family_of(hyper: Hyperparameters) -> Family | None:
     served: list[Family] = []
     for family, dialect in _dialects():
         if dialect.supports(hyper):
-            if family.built_in:
+            if family in FAMILIES:
                 return family
             served.append(family)
     if len(served) > 1:
@@ -219,7 +220,7 @@ def no_dialect(hyper: Hyperparameters, family: Family | None) -> BringupError:
     known = {plain(family.name): family for family in families()}
     family = family or known.get(plain(name))
     if family is not None:
-        where = f"adapters/dialects/{family.name}.py" if family.built_in else "Family(dialect=…)"
+        where = f"adapters/dialects/{family.name}.py" if family in FAMILIES else "Family(dialect=…)"
         return fail(
             "BU227",
             f"`{hyper.path}` is a GGUF file of architecture `{short(name)}`, and `{family.name}` has no GGUF dialect",

@@ -12,7 +12,8 @@ from typing import Any, cast
 from bringup.adapters.apply.parallel import Parallel
 from bringup.adapters.trtllm.names import NAMES, Names, names_of
 from bringup.graphs.core.graph import Graph
-from bringup.graphs.registry import FAMILIES, Family
+from bringup.graphs.family import Family
+from bringup.graphs.registry import FAMILIES
 
 REST = "published"
 RENORMALIZE, NO_NORMALISATION = 1, 0  # ExpertScaleNormalizationMode of tensorrt_llm/layers/moe.py

@@ -12,7 +12,8 @@ import click
 
 from bringup.cli.errors.failures import warn
 from bringup.diagnostics import BringupError
-from bringup.graphs.registry import FIDELITY, PRESETS, Family, families
+from bringup.graphs.family import Family
+from bringup.graphs.registry import FIDELITY, PRESETS, families
 from bringup.render.words import table
 
 

@@ -7,6 +7,7 @@
 | `Linear` | `vocab` in `out` | its results are concatenated, and padding is removed |
 | `Embedding` | `vocab` | rows of other ranks are zero; the results are summed |
 | `Experts` | `e` or `f` | experts of other ranks have weight 0; the results are summed |
+| `CausalConv` | that of its channels | none: each channel is convolved alone |
 | a norm over all heads | that of its input | inputs are concatenated, and each rank takes its part of the result |
 
 The first two are the row- and column-parallel layers of Shoeybi et al. 2019 (Megatron-LM, section 3). A vector that is
@@ -29,6 +30,7 @@ from bringup.compile.ranks.exchange import Exchange
 from bringup.diagnostics import BringupError, fail
 from bringup.graphs.core.axes import Axis, show
 from bringup.graphs.core.signature import Declared
+from bringup.graphs.layers.causal_conv import CausalConv
 from bringup.graphs.layers.embedding import Embedding
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.moe_experts import Experts
@@ -69,6 +71,8 @@ class Communication:
                     self._norm(part, name)
                 case Linear():
                     self._product(part, name, divided)
+                case CausalConv():
+                    pass
                 case _:
                     if matrix := next((each for each in divided if len(each.axes) > 1), None):
                         raise _unknown(matrix, name, "is a parameter of another layer")
@@ -162,7 +166,6 @@ def _names(axis: Axis) -> set[str]:
 
 def _unknown(matrix: Declared, module: str, how: str) -> BringupError:
     message = f"ranks divide `{matrix.name}` (`{show(matrix.axes)}`), which {how}: where they exchange is not known"
-    help = (
-        "use Linear, Embedding and Experts, whose forward is called; or give the axis a name that ranks do not divide"
-    )
+    layers = "Linear, Embedding, Experts and CausalConv"
+    help = f"use {layers}, whose forward is called; or give the axis a name that ranks do not divide"
     return fail("BU712", message, help=help, parameter=module)

@@ -19,7 +19,8 @@ from bringup.diagnostics import BringupError, Diagnostic
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.hf_config import architectures
 from bringup.graphs.config.neutral import NEUTRAL
-from bringup.graphs.registry import FAMILIES, Family, by_architecture
+from bringup.graphs.family import Family
+from bringup.graphs.registry import FAMILIES, by_architecture
 from bringup.grouping import counted
 from bringup.shown import shown
 from bringup.spec import DTYPES, Shape, TensorInfo

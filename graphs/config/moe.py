@@ -1,4 +1,4 @@
-"""The settings of sigmoid routing in the configs of DeepSeek-V3 and GLM-4.5."""
+"""The settings of sigmoid routing in the configs of DeepSeek-V3 and GLM-4.5, and Qwen's list of layers with experts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ NO_KEYS: Mapping[str, str] = MappingProxyType({})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingConfig:
     """A token is routed to `per_token` experts of the `topk_groups` best of `groups`. `normalise` divides their weights
-    by their sum; weights are multiplied by `factor`."""
+    by their sum, to which `eps` is added; weights are multiplied by `factor`. `bias`: the selection has a learned
+    bias."""
 
     experts: int
     per_token: int
@@ -23,6 +24,8 @@ class RoutingConfig:
     topk_groups: int
     normalise: bool
     factor: float
+    bias: bool = True
+    eps: float = 1e-20
 
     @classmethod
     def from_fields(
@@ -71,3 +74,12 @@ class RoutingConfig:
             normalise=fields.get(key("norm_topk_prob"), bool, normalise, null=normalise_null),
             factor=fields.get(key("routed_scaling_factor"), float, factor),
         )
+
+
+def sparse_layers(fields: Fields, layers: int, experts: int) -> tuple[bool, ...]:
+    """Whether each layer has experts: every `decoder_sparse_step`-th, except those of `mlp_only_layers`.
+
+    Without experts (`experts` 0) every layer has a dense MLP, as in transformers.
+    """
+    dense, stride = fields.indices("mlp_only_layers"), fields.size("decoder_sparse_step", 1)
+    return tuple(experts > 0 and index not in dense and (index + 1) % stride == 0 for index in range(layers))

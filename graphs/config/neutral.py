@@ -22,6 +22,7 @@ NEUTRAL = frozenset(
     pretraining_tp transformers.js_config attn_implementation _attn_implementation _attn_implementation_autoset
     _flash_attn_2_enabled experts_implementation _experts_implementation num_labels _num_labels output_past
     predict_special_tokens custom_pipelines tokenizer_type neftune_noise_alpha unsloth_version unsloth_fixed
+    block_mlp_init_scale block_out_init_scale block_use_xavier_init conv_use_xavier_init
     is_llama_config cache_implementation _sliding_window_pattern
     """.split()  # noqa: SIM905  as a list literal it would be 70 lines
 )

@@ -22,8 +22,9 @@ class GroupedAttention(Module):
     `qk_norm`: epsilon of a norm, of class `norm`, over each head's queries and keys (Henry et al. 2020), before rope.
     `norm_over`: "head", or "projection" for one norm over all heads of a token (OLMo 2 report, section 3.3). `scale`
     multiplies the scores; None is 1 / √d. `softcap` caps them: see `ops.attention`. `window`: the number of tokens to
-    attend to, including the own one. `sinks`: a learned score for each head of a key without a value. `inputs`: the
-    channels of the input, if other than m.
+    attend to, including the own one. `sinks`: a learned score for each head of a key without a value. `output_gate`:
+    the result of each head is multiplied by the sigmoid of a projection. `inputs`: the channels of the input, if other
+    than m.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class GroupedAttention(Module):
         softcap: float | None = None,
         window: int | None = None,
         sinks: bool = False,
+        output_gate: bool = False,
     ) -> None:
         super().__init__()
         self.head_dim, self.window, self.softcap = d, window, softcap
@@ -51,6 +53,7 @@ class GroupedAttention(Module):
         query, key = (d, d) if norm_over == "head" else (h * d, g * d)
         width = inputs or m
         self.q_proj = Linear("out:(h d) in:m", h=h, d=d, m=width, bias=bias)
+        self.gate_proj = Linear("out:(h d) in:m", h=h, d=d, m=width, bias=bias) if output_gate else None
         self.k_proj = Linear("out:(g d) in:m", g=g, d=d, m=width, bias=bias)
         self.v_proj = Linear("out:(g d) in:m", g=g, d=d, m=width, bias=bias)
         self.o_proj = Linear("out:m in:(h d)", h=h, d=d, m=m, bias=out_bias)
@@ -69,7 +72,10 @@ class GroupedAttention(Module):
             q_NHD, keys, values, step, self.scale, self.window,
             ring=self.cache.ring, sinks_H=self.sinks, softcap=self.softcap,
         )  # fmt: skip
-        return self.o_proj(mixed.flatten(1))
+        mixed_Nx = mixed.flatten(1)
+        if self.gate_proj is not None:
+            mixed_Nx = mixed_Nx * self.gate_proj(x_Nm).sigmoid()
+        return self.o_proj(mixed_Nx)
 
     def _heads(self, x_Nm: Tensor, projection: Module, norm: Module | None) -> Tensor:
         """A projection of each head [N, heads, d], after its norm."""

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class CausalConv(Module):
-    """A convolution of `taps` tokens for each channel; `channels` are their axes, such as "m" or "(g c)".
+    """A convolution of `taps` tokens for each channel; `channels` are their axes, such as "m" or "(h c)".
 
-    CausalConv("(g c)", taps=4, g=16, c=512)
+    CausalConv("(h c)", taps=4, h=16, c=512)
     """
 
     def __init__(self, channels: str, *, taps: int, bias: bool = False, **sizes: int) -> None:

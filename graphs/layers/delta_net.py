@@ -1,7 +1,7 @@
 """Gated DeltaNet: linear attention with a state of fixed size (Yang et al. 2024, "Gated Delta Networks").
 
-N tokens of the step · m hidden · g key heads · h value heads, r = h / g for each key head · k channels of a query and a
-key · v of a value · c = 2 · k + r · v channels of a key head
+N tokens of the step · m hidden · h key heads · r value heads of each · k channels of a query and a key · v of a value ·
+c = 2 · k + r · v channels of a key head
 """
 
 from __future__ import annotations
@@ -36,25 +36,36 @@ class GatedNorm(Module):
 class GatedDeltaNet(Module):
     """Queries, keys and values pass a convolution of `taps` tokens and an activation; see `ops.delta_rule`.
 
-    The channels of a key head are consecutive: of its query, its key, and the values of its value heads.
+    The channels of a key head are consecutive: of its query, its key, and the values of its value heads. So ranks
+    divide the key heads with their value heads.
     """
 
     def __init__(
-        self, m: int, g: int, h: int, k: int, v: int, *, taps: int, eps: float, activation: str = "silu"
+        self,
+        m: int,
+        key_heads: int,
+        value_heads: int,
+        k: int,
+        v: int,
+        *,
+        taps: int,
+        eps: float,
+        activation: str = "silu",
     ) -> None:
         super().__init__()
-        c = 2 * k + h // g * v
+        h, r = key_heads, value_heads // key_heads
+        c = 2 * k + r * v
         self.c, self.k, self.v, self.activation = c, k, v, activation
-        self.in_proj_qkv = Linear("out:(g c) in:m", g=g, c=c, m=m, bias=False)
-        self.in_proj_z = Linear("out:(h v) in:m", h=h, v=v, m=m, bias=False)
-        self.in_proj_b = Linear("out:h in:m", h=h, m=m, bias=False)
-        self.in_proj_a = Linear("out:h in:m", h=h, m=m, bias=False)
-        self.conv1d = CausalConv("(g c)", taps=taps, g=g, c=c)
-        self.dt_bias = Param("h", h=h)
-        self.A_log = Param("h", h=h)
+        self.in_proj_qkv = Linear("out:(h c) in:m", h=h, c=c, m=m, bias=False)
+        self.in_proj_z = Linear("out:(h r v) in:m", h=h, r=r, v=v, m=m, bias=False)
+        self.in_proj_b = Linear("out:(h r) in:m", h=h, r=r, m=m, bias=False)
+        self.in_proj_a = Linear("out:(h r) in:m", h=h, r=r, m=m, bias=False)
+        self.conv1d = CausalConv("(h c)", taps=taps, h=h, c=c)
+        self.dt_bias = Param("(h r)", h=h, r=r)
+        self.A_log = Param("(h r)", h=h, r=r)
         self.norm = GatedNorm(v, eps)
-        self.out_proj = Linear("out:m in:(h v)", h=h, v=v, m=m, bias=False)
-        self.state = State("sequence h k v", h=h, k=k, v=v, dtype="float32")
+        self.out_proj = Linear("out:m in:(h r v)", h=h, r=r, v=v, m=m, bias=False)
+        self.state = State("sequence (h r) k v", h=h, r=r, k=k, v=v, dtype="float32")
 
     def forward(self, x_Nm: Tensor, step: Step) -> Tensor:
         import torch

@@ -1,4 +1,4 @@
-"""The mixture of experts of DeepSeek-V3 and GLM-4.5: sigmoid scores, and shared experts for every token."""
+"""Sigmoid routing, and the mixture of experts of DeepSeek-V3 and GLM-4.5: shared experts for every token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class SigmoidRouter(Module):
     """(selected_NK, weights_NK) by sigmoid scores in float32 (DeepSeek-V3 report, equations 12 to 16).
 
-    A learned bias is added for the selection only, not to the weights; the score of a group is the sum of its two best.
+    A learned bias is added for the selection only, not to the weights, if the routing has one; the score of a group is
+    the sum of its two best.
     """
 
     lora_parameters = ("weight",)
@@ -31,7 +32,7 @@ class SigmoidRouter(Module):
         self.routing = routing
         self.weight_lora: LoraSlots | None = None
         self.weight = Param("out:e in:m", e=routing.experts, m=m)
-        self.e_score_correction_bias = Param("e", e=routing.experts, dtype="float32")
+        self.e_score_correction_bias = Param("e", e=routing.experts, dtype="float32") if routing.bias else None
 
     def add_lora(self, slots: int, rank: int) -> None:
         """As `Linear.add_lora`."""
@@ -44,12 +45,12 @@ class SigmoidRouter(Module):
         if self.weight_lora is not None:
             scores_NE = self.weight_lora(x_Nm, scores_NE)
         scores_NE = scores_NE.sigmoid()
-        by_NE = scores_NE + self.e_score_correction_bias
+        by_NE = scores_NE if self.e_score_correction_bias is None else scores_NE + self.e_score_correction_bias
         if routing.topk_groups < routing.groups:
             by_NE = keep_best_groups(by_NE, routing.groups, routing.topk_groups, best=2)
         selected_NK, weights_NK = top_experts(scores_NE, routing.per_token, by_NE)
         if routing.normalise:
-            weights_NK = weights_NK / (weights_NK.sum(-1, keepdim=True) + 1e-20)
+            weights_NK = weights_NK / (weights_NK.sum(-1, keepdim=True) + routing.eps)
         return selected_NK, weights_NK * routing.factor
 
 

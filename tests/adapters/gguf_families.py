@@ -16,14 +16,17 @@ from transformers import (
     GPT2Config,
     GPTNeoXConfig,
     GptOssConfig,
+    Lfm2Config,
+    Lfm2MoeConfig,
     LlamaConfig,
     Qwen2Config,
+    Qwen3NextConfig,
 )
 from transformers.models.deepseek_v32 import DeepseekV32Config
 
 from tests.adapters import gguf_keys, gguf_tensors, llama_cpp
 from tests.adapters.llama_cpp import Config, Tensors
-from tests.models import parity
+from tests.models import parity, test_lfm2_moe
 from tests.models.test_deepseek_v3 import save_biased
 
 ARCH = gguf.MODEL_ARCH
@@ -65,6 +68,12 @@ MLA: dict[str, Any] = {
     "n_shared_experts": 2, "moe_intermediate_size": 16, "n_group": 4, "topk_group": 2,
 }  # fmt: skip
 SQUARE_MLA = MLA | {"qk_nope_head_dim": 14, "kv_lora_rank": 14}  # the shape of k_b does not tell its axes apart
+NEXT: dict[str, Any] = {
+    "hidden_size": 36, "intermediate_size": 44, "num_hidden_layers": 3, "full_attention_interval": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24, "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6, "linear_key_head_dim": 12, "linear_value_head_dim": 12, "num_experts": 5,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 22, "shared_expert_intermediate_size": 26, "rms_norm_eps": 1e-3,
+}  # fmt: skip
 CASES: dict[str, Case] = {
     "gpt2": Case(
         arch=ARCH.GPT2, base=gguf_keys.gpt2, tensors=gguf_tensors.transposed,
@@ -135,6 +144,29 @@ CASES: dict[str, Case] = {
             rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.3},
         ),
     ),
+    "lfm2": Case(
+        arch=ARCH.LFM2, base=gguf_keys.lfm2, tensors=gguf_tensors.without_one,
+        config=Lfm2Config(
+            **SIZES | {"num_hidden_layers": 3}, hidden_size=48, intermediate_size=64, num_attention_heads=6,
+            num_key_value_heads=2, layer_types=["conv", "full_attention", "conv"], block_multiple_of=2,
+        ),
+    ),
+    "lfm2-untied-four-taps": Case(
+        arch=ARCH.LFM2, base=gguf_keys.lfm2, tensors=gguf_tensors.without_one,
+        config=Lfm2Config(
+            **SIZES, hidden_size=40, intermediate_size=26, num_attention_heads=5, num_key_value_heads=5,
+            layer_types=["full_attention", "conv"], block_auto_adjust_ff_dim=False, conv_L_cache=4,
+            tie_word_embeddings=False,
+        ),
+    ),
+    "lfm2-moe": Case(
+        arch=ARCH.LFM2MOE, base=gguf_keys.lfm2_moe, tensors=gguf_tensors.lfm2_moe, save=test_lfm2_moe.save_biased,
+        config=Lfm2MoeConfig(
+            **SIZES | {"num_hidden_layers": 3}, hidden_size=48, intermediate_size=64, moe_intermediate_size=26,
+            num_attention_heads=6, num_key_value_heads=2, layer_types=["conv", "full_attention", "conv"],
+            num_dense_layers=1, num_experts=6, num_experts_per_tok=2,
+        ),
+    ),
     "gpt-oss": Case(
         arch=ARCH.GPT_OSS, words=gguf_keys.gpt_oss, tensors=gguf_tensors.apart,
         config=GptOssConfig(
@@ -164,5 +196,15 @@ CASES: dict[str, Case] = {
         arch=ARCH.INTERNLM2, tensors=llama_cpp.all_in_pairs,
         config=LlamaConfig(**SIZES, hidden_size=48, intermediate_size=64, num_attention_heads=6,
                            num_key_value_heads=2),
+    ),
+    "qwen3-next": Case(
+        arch=ARCH.QWEN3NEXT, words=gguf_keys.qwen3_next, tensors=gguf_tensors.of_delta_nets,
+        config=Qwen3NextConfig(**SIZES | NEXT),
+    ),
+    "qwen3-next-of-2025-tied": Case(
+        arch=ARCH.QWEN3NEXT, words=gguf_keys.qwen3_next, tensors=gguf_tensors.of_older_delta_nets,
+        config=Qwen3NextConfig(
+            **SIZES | NEXT | {"linear_num_key_heads": 3, "linear_conv_kernel_dim": 3}, tie_word_embeddings=True,
+        ),
     ),
 }  # fmt: skip

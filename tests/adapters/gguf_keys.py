@@ -54,6 +54,40 @@ def glm(writer: gguf.GGUFWriter, config: Config) -> None:
     of_experts(writer, config)
 
 
+def lfm2(writer: gguf.GGUFWriter, config: Config) -> None:
+    """`LFM2Model.set_gguf_parameters`, and what `TextModel.set_gguf_parameters` writes for it."""
+    _of_lfm2(writer, config)
+    width, multiple = config["intermediate_size"], config["block_multiple_of"]
+    if config["block_auto_adjust_ff_dim"]:
+        width = int(config["block_ffn_dim_multiplier"] * int(2 * width / 3))
+        width = multiple * ((width + multiple - 1) // multiple)
+    writer.add_feed_forward_length(width)
+
+
+def lfm2_moe(writer: gguf.GGUFWriter, config: Config) -> None:
+    """`LFM2MoeModel.set_gguf_parameters`, and what `TextModel.set_gguf_parameters` writes for it."""
+    _of_lfm2(writer, config)
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_expert_count(config["num_experts"])
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    writer.add_leading_dense_block_count(config["num_dense_layers"])
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+
+
+def _of_lfm2(writer: gguf.GGUFWriter, config: Config) -> None:
+    heads = config["num_key_value_heads"]
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv([heads if kind == "full_attention" else 0 for kind in config["layer_types"]])
+    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_shortconv_l_cache(config["conv_L_cache"])
+    writer.add_layer_norm_rms_eps(config["norm_eps"])
+
+
 def of_experts(writer: gguf.GGUFWriter, config: Config) -> None:
     """What the converters of GLM-4.5 and DeepSeek write alike."""
     writer.add_expert_count(config["n_routed_experts"])
@@ -110,11 +144,14 @@ def v32(writer: gguf.GGUFWriter, config: Config) -> None:
     writer.add_indexer_top_k(config["index_topk"])
 
 
-def set_key(writer: gguf.GGUFWriter, key: str, value: int) -> None:
+def set_key(writer: gguf.GGUFWriter, key: str, value: int | list[int]) -> None:
     """A key that `hyperparameters` may have written: llama.cpp's converter changes the config before."""
     name = f"{writer.arch}.{key}"
     writer.kv_data[0].pop(name, None)
-    writer.add_uint32(name, value)
+    if isinstance(value, list):
+        writer.add_array(name, value)
+    else:
+        writer.add_uint32(name, value)
 
 
 def gpt_oss(writer: gguf.GGUFWriter, config: Config) -> None:
@@ -151,3 +188,17 @@ def llama3_factors(rope: Config, width: int) -> Iterator[float]:
         turns = rope["original_max_position_embeddings"] / wavelength
         share = min(max((turns - low) / (high - low), 0.0), 1.0)
         yield 1 / ((1 - share) / factor + share)
+
+
+def qwen3_next(writer: gguf.GGUFWriter, config: Config) -> None:
+    """`Qwen2MoeModel.set_gguf_parameters`, and that of `Qwen3NextModel`."""
+    writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+    writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+    writer.add_ssm_state_size(config["linear_key_head_dim"])
+    writer.add_ssm_group_count(config["linear_num_key_heads"])
+    writer.add_ssm_time_step_rank(config["linear_num_value_heads"])
+    writer.add_ssm_inner_size(config["linear_value_head_dim"] * config["linear_num_value_heads"])
+    writer.add_full_attention_interval(config["layer_types"].index("full_attention") + 1)
+    part = config["rope_parameters"]["partial_rotary_factor"]
+    writer.add_rope_dimension_count(int(config["head_dim"] * part))

@@ -71,3 +71,42 @@ def fused(tensors: Tensors, config: Config) -> Tensors:
         whole = name.replace("model.layers", "transformer.h").replace("self_attn.q_proj", "attn.c_attn")
         out[whole] = np.concatenate([tensors[name.replace("q_proj", f"{x}_proj")] for x in "qkv"])
     return out
+
+
+def of_delta_nets(tensors: Tensors, config: Config) -> Tensors:
+    """`Qwen3NextModel.modify_tensors`, and of the layouts before it has that of `of_older_delta_nets`."""
+    heads, k, v = (config[f"linear_{x}"] for x in ("num_key_heads", "key_head_dim", "value_head_dim"))
+    values = config["linear_num_value_heads"] // heads * v
+    found = of_older_delta_nets(tensors, config)
+    for name in [name for name in found if "in_proj_qkvz" in name]:
+        rows = found.pop(name).reshape(heads, 2 * (k + values), -1)
+        parts = [part.reshape(-1, rows.shape[-1]) for part in np.split(rows, (k, 2 * k, 2 * k + values), axis=1)]
+        found[name.replace("qkvz", "qkv")] = np.concatenate(parts[:3])
+        found[name.replace("qkvz", "z")] = parts[3]
+    return found
+
+
+def of_older_delta_nets(tensors: Tensors, config: Config) -> Tensors:
+    """The same before llama.cpp split `ssm_in`."""
+    found: Tensors = {}
+    for name, array in tensors.items():
+        if name.endswith("A_log"):
+            array = -np.exp(array)
+        elif "conv1d" in name or name.endswith("shared_expert_gate.weight"):
+            array = array.squeeze()
+        elif name.endswith("norm.weight") and "linear_attn" not in name:
+            array = array + 1
+        found[name.replace("dt_bias", "dt_proj.bias")] = array
+    return found
+
+
+def without_one(tensors: Tensors, config: Config) -> Tensors:
+    """`LFM2Model.modify_tensors`: a convolution's weights have two dimensions."""
+    return {name: array[:, 0] if "conv.conv" in name else array for name, array in tensors.items()}
+
+
+def lfm2_moe(tensors: Tensors, config: Config) -> Tensors:
+    """`LFM2MoeModel.filter_tensors` and `modify_tensors`: names that gguf-py lists."""
+    names = {name: name.replace("expert_bias", "expert_bias.bias") for name in tensors}
+    names |= {name: name.removeprefix("model.") for name in tensors if ".experts." in name}
+    return {names[name]: array for name, array in without_one(tensors, config).items()}

@@ -83,6 +83,26 @@ def test_a_draft_of_glm_is_dropped(tmp_path: Path) -> None:
     assert job.plan.dropped.keys() == {f"blk.2.{x}.weight" for x in ("attn_norm", "nextn.eh_proj", "nextn.enorm")}
 
 
+@pytest.mark.parametrize(
+    ("heads", "found"),
+    [(2, [True] * 3), ([0, 0, 2], [False, False, True]), ([0] * 3, [False] * 3), ([6, 0, 2], None), ([2, 0], None)],
+)
+def test_layers_of_lfm2_without_key_heads_have_a_convolution(
+    heads: int | list[int], found: list[bool] | None, tmp_path: Path
+) -> None:
+    def words(writer: gguf.GGUFWriter, config: llama_cpp.Config) -> None:
+        gguf_keys.set_key(writer, "attention.head_count_kv", heads)
+
+    _, file = gguf_families.write(CASES["lfm2"], tmp_path, words=words)
+    job = open_job(None, str(file))
+    if found is None:
+        assert [(each.code, each.config_key.rpartition(".")[2]) for each in job.findings] == [
+            ("BU121", "num_key_value_heads") if len(heads) == 3 else ("BU122", "layer_types")
+        ]
+    else:
+        assert list(job.graph.config.with_attention) == found
+
+
 def test_what_a_deepseek_file_leaves_out_is_llama_cpp_s(tmp_path: Path) -> None:
     """Not what transformers' V3 has for absent keys: 8 groups, weights that add up to 1, a factor of 2.5."""
     file = tmp_path / "m.gguf"
@@ -107,7 +127,7 @@ def test_the_part_that_turns_gives_the_count_again(count: int, width: int) -> No
 
 
 # Of those that transformers 5.23 reads; not Mixtral, whose name it does not find, nor gpt-oss, whose experts' biases.
-READ = ["gpt2", "bloom", *(name for name in test_dialects.CASES if not name.startswith(("olmo2", "mixtral")))]
+READ = ["gpt2", "bloom", "lfm2", *(name for name in test_dialects.CASES if not name.startswith(("olmo2", "mixtral")))]
 
 
 @pytest.mark.parametrize("name", READ)

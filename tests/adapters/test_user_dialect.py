@@ -25,7 +25,7 @@ from bringup.adapters.qwen3 import adapter
 from bringup.adapters.planning.adapter import Adapter, tied
 from bringup.adapters.algebra.values import shift
 from bringup.graphs.qwen3 import Qwen3, Qwen3Config
-from bringup.graphs.registry import Family
+from bringup.graphs.family import Family
 
 
 def table(config: Qwen3Config) -> Adapter:

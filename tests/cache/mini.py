@@ -36,7 +36,7 @@ from bringup.graphs.layers.embedding import Embedding
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.norm import LayerNorm
 from bringup.graphs.core.module import Module
-from bringup.graphs.registry import Family
+from bringup.graphs.family import Family
 
 OFFSET = 0.25
 

@@ -11,10 +11,10 @@ from bringup.adapters.algebra.expr import S, cat, stack
 from bringup.adapters.planning.adapter import Adapter, tied
 from bringup.graphs.core.module import Module, Param
 from bringup.graphs.decoder import PreNormLayer
+from bringup.graphs.family import Family
 from bringup.graphs.mixtral import Mixtral, MixtralConfig
 from bringup.graphs.ops.activation import silu
 from bringup.graphs.ops.moe_experts import blocks_of, expert_linear, from_blocks, to_blocks
-from bringup.graphs.registry import Family
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -73,7 +73,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "lib").mkdir()
     file = broken(tmp_path / "lib/adapter_in_a_package.py")
     (tmp_path / "my_model.py").write_text(
-        "from bringup.graphs.registry import Family\nfamily = Family(name='mine', graph='bringup.graphs.gpt2:GPT2', "
+        "from bringup.graphs.family import Family\nfamily = Family(name='mine', graph='bringup.graphs.gpt2:GPT2', "
         "config='bringup.graphs.gpt2:GPT2Config', adapter='adapter_in_a_package:adapter')\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path / "lib"))

@@ -18,7 +18,7 @@ from bringup.cli.main import cli
 GOOD = """'''Good models: theirs.'''
 from bringup.adapters import gpt2
 from bringup.graphs.gpt2 import GPT2, GPT2Config
-from bringup.graphs.registry import Family
+from bringup.graphs.family import Family
 
 good = Family(name="good", graph=GPT2, config=GPT2Config, adapter=gpt2.adapter, architectures=("GoodForCausalLM",))
 other = Family(name="under-another-name", graph=GPT2, config=GPT2Config, adapter=gpt2.adapter)
@@ -33,7 +33,7 @@ BROKEN = {
     "another type": ("family = 7\n", "bad:family", "is a int, not a Family"),
     "no reference": ("x = 1\n", "not a reference", "it does not name MODULE:OBJECT"),
     "architectures": (
-        "from bringup.graphs.registry import Family\n"
+        "from bringup.graphs.family import Family\n"
         "family = Family(name='bad', graph='', config='', adapter='', architectures='BadForCausalLM')\n",
         "bad:family",
         "TypeError: a Family has a text as its name, and a tuple of texts as its architectures",

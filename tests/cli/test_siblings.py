@@ -26,7 +26,7 @@ from parts.inner import inner
 import parts.other as other
 from bringup.adapters import gpt2
 from bringup.graphs.gpt2 import GPT2, GPT2Config
-from bringup.graphs.registry import Family
+from bringup.graphs.family import Family
 
 
 class Mine(GPT2):

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 ADAPTER = (ROOT / "adapters/gpt2.py").read_text("utf-8")
 MODEL = """from bringup.graphs.gpt2 import GPT2, GPT2Config
 from bringup.adapters.gpt2 import adapter as published
-from bringup.graphs.registry import Family
+from bringup.graphs.family import Family
 {top}
 
 class Graph(GPT2):

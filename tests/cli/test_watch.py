@@ -123,7 +123,7 @@ def test_same_size_within_a_second(start: Start, small: Path, tmp_path: Path) ->
     replace(helper, 'NAME = "xtb"\n', second)
     model.write_text(
         "import sys; sys.path.insert(0, '.')\nfrom my_helper import NAME\nfrom bringup.adapters.gpt2 import adapter\n"
-        "from bringup.adapters.algebra.expr import S\nfrom bringup.graphs.registry import Family\n"
+        "from bringup.adapters.algebra.expr import S\nfrom bringup.graphs.family import Family\n"
         "def mine(config):\n    made = adapter(config)\n"
         "    made.drop(NAME, why='rest', expect=(0, 9))\n    return made\n"
         "family = Family(name='mine', graph='bringup.graphs.gpt2:GPT2', config='bringup.graphs.gpt2:GPT2Config', "

@@ -41,7 +41,7 @@ def adapter(config):
 MODEL = """
 from bringup.adapters.gpt2 import adapter
 from bringup.graphs.gpt2 import GPT2, GPT2Config
-from bringup.graphs.registry import Family
+from bringup.graphs.family import Family
 
 family = Family(name="mine", graph=GPT2, config=GPT2Config, adapter=adapter, architectures=("MineForCausalLM",))
 """

@@ -12,7 +12,8 @@ import pytest
 
 from bringup.diagnostics import BringupError
 from bringup.graphs import registry
-from bringup.graphs.registry import FAMILIES, Family, by_architecture, by_name
+from bringup.graphs.family import Family
+from bringup.graphs.registry import FAMILIES, by_architecture, by_name
 
 START = "from dataclasses import replace\nfrom bringup.graphs.registry import FAMILIES\n"
 

@@ -221,8 +221,8 @@ def test_what_is_of_the_family_or_let_through_is_read(words: dict[str, Any], all
 
 def test_a_users_subclass_takes_its_own_model_type() -> None:
     """As that of examples/add_a_model/tiny.py, which extends Llama's config and lists no types."""
+    from bringup.graphs.family import Family
     from bringup.graphs.identity import check_identity
-    from bringup.graphs.registry import Family
 
     class Tiny(LlamaConfig):
         pass
@@ -267,7 +267,7 @@ def test_the_types_of_a_family_of_ones_own(
     file = tmp_path / "mine.py"
     file.write_text(
         "from bringup.adapters.llama import adapter\nfrom bringup.graphs.llama import Llama, LlamaConfig\n"
-        "from bringup.graphs.registry import Family\n"
+        "from bringup.graphs.family import Family\n"
         "class MineConfig(LlamaConfig):\n    model_types = ('mine',)\n"
         f"family = Family(name='own', graph=Llama, config={config}, adapter=adapter, "
         "architectures=('MineForCausalLM', 'LlamaForCausalLM'))\n",

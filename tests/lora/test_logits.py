@@ -58,7 +58,14 @@ CASES: dict[str, Case] = {
     "deepseek_v3-experts": Case(
         "deepseek_v3", {"r": 4, "target_modules": ["kv_b_proj", "gate_proj", "up_proj", "down_proj"]}
     ),
+    "qwen3_next-fused-by-key-head": Case(
+        "qwen3_next",
+        {"r": 4, "lora_alpha": 8, "target_modules": ["in_proj_qkvz", "in_proj_ba", "out_proj", "q_proj", "o_proj"]},
+    ),
     "phi3-fused": Case("phi3", {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}),
+    "lfm2-projections-of-a-convolution": Case(
+        "lfm2", {"r": 4, "target_modules": ["in_proj", "out_proj", "w1", "w2", "w3", "q_proj"]}
+    ),
     "gpt_neox-fused-by-head": Case("gpt_neox", {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}),
 }  # fmt: skip
 

@@ -15,12 +15,14 @@ from transformers import (
     DeepseekV3Config,
     GPT2Config,
     GPTNeoXConfig,
+    Lfm2Config,
     LlamaConfig,
     MixtralConfig,
     Phi3Config,
     PreTrainedConfig,
     Qwen2MoeConfig,
     Qwen3Config,
+    Qwen3NextConfig,
 )  # fmt: skip
 
 SIZES: dict[str, Any] = {
@@ -49,6 +51,21 @@ BASES: dict[str, Callable[..., PreTrainedConfig]] = {
     "llama": lambda **more: LlamaConfig(**SIZES, **more),
     "qwen3": lambda **more: Qwen3Config(**SIZES, head_dim=8, **more),
     "mixtral": lambda **more: MixtralConfig(**SIZES, num_local_experts=4, **more),
+    "qwen3_next": lambda **more: Qwen3NextConfig(
+        **SIZES,
+        head_dim=8,
+        layer_types=["linear_attention", "full_attention"],
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=8,
+        linear_value_head_dim=6,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=24,
+        num_experts=4,
+        num_experts_per_tok=2,
+        rms_norm_eps=1e-3,
+        **more,
+    ),
     "qwen2_moe": lambda **more: Qwen2MoeConfig(
         **SIZES,
         moe_intermediate_size=16,
@@ -60,6 +77,7 @@ BASES: dict[str, Callable[..., PreTrainedConfig]] = {
     "gpt2": lambda **more: GPT2Config(**GPT2, **more),
     "deepseek_v3": lambda **more: DeepseekV3Config(**LATENT, **more),
     "phi3": lambda **more: Phi3Config(**SIZES, pad_token_id=0, **more),
+    "lfm2": lambda **more: Lfm2Config(**SIZES, layer_types=["conv", "full_attention"], block_multiple_of=2, **more),
     "gpt_neox": lambda **more: GPTNeoXConfig(**NEOX, eos_token_id=1, bos_token_id=0, **more),
 }
 TOKENS = list(range(3, 27))

@@ -1,12 +1,13 @@
-"""DeepSeek's routers: the experts and weights of transformers' own, and exactly so many groups."""
+"""The routers of DeepSeek and LFM2-MoE: the experts and weights of transformers' own, and exactly so many groups."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from transformers import DeepseekV2Config, DeepseekV3Config
+from transformers import DeepseekV2Config, DeepseekV3Config, Lfm2MoeConfig
 from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2TopkRouter
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkRouter
+from transformers.models.lfm2_moe.modeling_lfm2_moe import Lfm2MoeTopKRouter
 
 from bringup.graphs.config.moe import RoutingConfig
 from bringup.graphs.core.module import Module
@@ -14,6 +15,7 @@ from bringup.graphs.core.step import CacheSizes
 from bringup.graphs.core.to_torch import to_torch
 from bringup.graphs.deepseek_v2 import SoftmaxRouter
 from bringup.graphs.layers.moe_shared import SigmoidRouter
+from bringup.graphs.lfm2_moe import Lfm2MoeConfig as OurConfig
 from bringup.graphs.ops.moe_routing import keep_best_groups
 
 M, EXPERTS, GROUPS, TOPK_GROUPS, CHOSEN = 7, 20, 5, 2, 4
@@ -54,6 +56,24 @@ def test_sigmoid(normalise: bool, bias: float) -> None:
     ours, wanted = both(SigmoidRouter(M, routing(normalise)), theirs, torch.randn(200, M))
     assert torch.allclose(ours, wanted, atol=1e-6)
     assert ((ours > 0).sum(1) == CHOSEN).all()
+
+
+@pytest.mark.parametrize("below", [0.0, 15.0])
+def test_sigmoid_of_lfm2(below: float) -> None:
+    """Also where scores are as small as what is added to their sum."""
+    torch.manual_seed(0)
+    config = Lfm2MoeConfig(
+        hidden_size=M, num_attention_heads=1, num_experts=EXPERTS, num_experts_per_tok=CHOSEN, use_expert_bias=False,
+        routed_scaling_factor=2.5, num_hidden_layers=1, layer_types=["conv"], num_key_value_heads=1, head_dim=8,
+    )  # fmt: skip
+    theirs = Lfm2MoeTopKRouter(config)
+    theirs.weight.data.normal_()
+    theirs.weight.data[:, 0] = -below
+    x_Nm = torch.randn(200, M)
+    x_Nm[:, 0] = 1.0
+    routing_of_lfm2 = OurConfig.from_hf(config.to_dict()).routing
+    ours, wanted = both(SigmoidRouter(M, routing_of_lfm2), theirs, x_Nm)
+    assert torch.allclose(ours, wanted, atol=1e-6)
 
 
 @pytest.mark.parametrize("spread", [1.0, 60.0])

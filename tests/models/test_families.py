@@ -50,6 +50,8 @@ ON_CPU: dict[str, tuple[str, ...]] = {
     "gpt_oss": ("more-experts-than-tokens", "every-expert-tied"),
     "gpt_oss_mxfp4": ("square",),
     "internlm": ("biases",),
+    "lfm2": ("biases-tied", "three-taps"),
+    "lfm2_moe": ("dense-layer-tied",),
     "llama": ("one-key-head-biases", "mistral-layer-types", "smollm2-tied-bfloat16", "mistral-window-bfloat16"),
     "llava": ("llama",),
     "mixtral": ("more-experts-than-tokens", "window-tied"),
@@ -60,6 +62,7 @@ ON_CPU: dict[str, tuple[str, ...]] = {
     "qwen2_moe": ("dense-layers-tied", "windows-every-expert"),
     "qwen3": ("windows-biases", "dynamic"),
     "qwen3_moe": ("dense-layers-tied",),
+    "qwen3_next": ("more-experts-than-tokens", "dense-layers-biases-tied"),
     "rare_words": ("neox-3-of-12-channels", "bloom-slow-but-exact", "deepseek-v2-normalised"),
 }
 MORE = ("gpt_oss_mxfp4", "rare_words")  # files of cases beside the families' own

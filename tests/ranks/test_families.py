@@ -31,13 +31,15 @@ EVEN = {
     **dict.fromkeys(("num_local_experts", "n_routed_experts", "num_experts"), EXPERTS),
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 24),
     "num_key_value_heads": KEY_HEADS,
+    "linear_num_key_heads": HEADS,
+    "linear_num_value_heads": 2 * HEADS,
     "head_dim": 8,
     "num_experts_per_tok": 3,
 }
 LONGROPE = "longrope"  # its factors are as many as half of a head's channels, which EVEN changes
 CASES = [case for case in FLOAT32 if case.family not in MORE and LONGROPE not in case.name]
 # One of each kind of layer is in `make test`.
-KINDS = {"bloom", "deepseek_v3", "gpt2", "gpt_oss", "llama", "mixtral", "olmo2"}
+KINDS = {"bloom", "deepseek_v3", "gpt2", "gpt_oss", "lfm2", "llama", "mixtral", "olmo2", "qwen3_next"}
 FIRST = {case.family: case for case in reversed(CASES) if case.family in KINDS}.values()
 
 

@@ -34,7 +34,7 @@ PAINS = {
 }
 
 REGISTER = """
-from bringup.graphs.registry import Family
+from bringup.graphs.family import Family
 
 family = Family(name="{name}", graph={graph}, config={graph}Config, adapter="bringup.adapters.{name}:adapter")
 """

@@ -1,0 +1,65 @@
+"""LFM2 in GGUF: a layer with no key heads has a convolution.
+
+Names: gguf-py, `tensor_mapping.py`; hyperparameters: `LFM2Model` of llama.cpp's `convert_hf_to_gguf.py`, which writes
+the adjusted width of the feed-forward.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from bringup.adapters.algebra.expr import S
+from bringup.adapters.dialects.dialect import DECODER, Dialect
+from bringup.adapters.planning.adapter import Adapter, tied
+
+if TYPE_CHECKING:
+    from bringup.adapters.checkpoints.gguf_config import Hyperparameters
+    from bringup.graphs.lfm2 import Lfm2Config
+
+KEY_HEADS = "attention.head_count_kv"
+KEYS = {**DECODER, "attention.layer_norm_rms_epsilon": "norm_eps", KEY_HEADS: None, "shortconv.l_cache": "conv_L_cache"}
+
+
+def table(config: Lfm2Config) -> Adapter:
+    gguf = Adapter("lfm2 in GGUF", defaults=("out in", "vocab m"))
+    gguf["model.embed_tokens.weight"] = S("token_embd.weight")
+    gguf["model.norm.weight"] = S("token_embd_norm.weight")
+    gguf["lm_head.weight"] = tied(S("output.weight"), S("token_embd.weight", "vocab m"), when=config.tied_head)
+    layer = "model.layers.{L}."
+    gguf[layer + "input_layernorm.weight"] = S("blk.{L}.attn_norm.weight")
+    gguf[layer + "post_attention_layernorm.weight"] = S("blk.{L}.ffn_norm.weight")
+    gguf[layer + "self_attn.{x:q|k|v}_proj.weight"] = S("blk.{L}.attn_{x}.weight")
+    gguf[layer + "self_attn.o_proj.weight"] = S("blk.{L}.attn_output.weight")
+    gguf[layer + "self_attn.{x:q|k}_norm.weight"] = S("blk.{L}.attn_{x}_norm.weight")
+    gguf[layer + "mlp.{x:gate|up|down}_proj.weight"] = S("blk.{L}.ffn_{x}.weight")
+    inputs = S("blk.{L}.shortconv.in_proj.weight", "(t f) m", t=3).mv("(t f) m -> t f m")
+    for index, x in enumerate("bcx"):
+        gguf[f"{layer}conv.{x}_proj.weight"] = inputs.at("t", index)
+    gguf[layer + "conv.conv.weight"] = S("blk.{L}.shortconv.conv.weight", "f tap")
+    gguf[layer + "conv.out_proj.weight"] = S("blk.{L}.shortconv.out_proj.weight")
+    return gguf
+
+
+def derived(hyper: Hyperparameters) -> dict[str, Any]:
+    """The kind of each layer, and the key heads of those with attention."""
+    own = hyper.values
+    stated = own.get(KEY_HEADS) or own["attention.head_count"]
+    if not isinstance(stated, list):
+        return {"num_key_value_heads": stated}
+    of_layers = cast("list[object]", stated)
+    counts = [count for count in of_layers if count] or [own["attention.head_count"]]
+    same = all(count == counts[0] for count in counts)
+    return {
+        "num_key_value_heads": counts[0] if same else of_layers,
+        "layer_types": ["full_attention" if count else "conv" for count in of_layers],
+    }
+
+
+dialect = Dialect(
+    names=("lfm2",),
+    architecture="Lfm2ForCausalLM",
+    keys=KEYS,
+    fixed={"model_type": "lfm2", "block_auto_adjust_ff_dim": False},
+    derived=derived,
+    table=table,
+)
