@@ -82,7 +82,7 @@ def _traffic(size: _Size, group: Group) -> tuple[dict[str, int], dict[str, int]]
                 key = view.buffer, view
                 read[key] = max(read.get(key, 0), nbytes)
         for name in node.updates:
-            written[name] = size.rows_written(graph.buffers[name])
+            written[name] = size.rows_written(node, graph.buffers[name])
     return dict(_once(graph, read)), written
 
 
@@ -112,6 +112,8 @@ class _Size:
         for number, view in enumerate(views):
             buffer = self.graph.buffers[view.buffer]
             if view.buffer in node.updates:
+                if role_of(node) is Role.RECURRENT:
+                    yield view, self.rows_written(node, buffer)
                 continue
             nbytes = _nbytes(buffer, view.elements)
             if buffer.kind == "state" and "lora_" in node.short:
@@ -149,10 +151,11 @@ class _Size:
         """The number of keys that the queries of a sequence attend to: the window of the first, and later tokens."""
         return window + self.graph.buffers["step:tokens"].shape[0] // self.sequences - 1
 
-    def rows_written(self, buffer: Buffer) -> int:
-        """The bytes of a cache that a step writes: a row for each token."""
+    def rows_written(self, node: Node, buffer: Buffer) -> int:
+        """The bytes of a state that a step writes: a row for each token, or for each sequence."""
         tokens = self.graph.buffers["step:tokens"].shape[0]
-        return buffer.nbytes // buffer.shape[0] * tokens
+        rows = self.sequences if role_of(node) is Role.RECURRENT else tokens
+        return buffer.nbytes // buffer.shape[0] * rows
 
     def flops(self, node: Node) -> int:
         """The floating-point operations of a node."""
@@ -163,10 +166,18 @@ class _Size:
                 return 2 * elements * views[0].shape[-1]
             case Role.ATTENTION:
                 return self._attention(node, views)
+            case Role.RECURRENT:
+                return self._recurrent(node, elements)
             case Role.GATHER | Role.MOVE | Role.CACHE:
                 return 0
             case _:
                 return elements
+
+    def _recurrent(self, node: Node, elements: int) -> int:
+        """A convolution has 2 operations for each tap; the delta rule 7 for each element of a column of the state."""
+        if node.short == "causal_conv":
+            return 2 * elements * node.views[1].shape[1]
+        return 7 * elements * node.views[0].shape[2]
 
     def _attention(self, node: Node, views: list[View]) -> int:
         """Each query has 2 operations per channel and key for its scores, and 2 per channel and value for its sum."""

@@ -20,6 +20,7 @@ _ONE = {  # of float32
     "cos": "tl.cos({0})",
     "sin": "tl.sin({0})",
     "log": "tl.log({0})",
+    "log1p": "log1p({0})",
     "abs": "tl.abs({0})",
     "silu": "silu({0})",
     "relu": "maximum({0}, 0.0)",

@@ -18,6 +18,12 @@ def power(x, y):
 
 
 @triton.jit
+def log1p(x):
+    """The logarithm of 1 + x, to 1 unit in the last place (same guide), also where 1 + x would be rounded to 1."""
+    return libdevice.log1p(x)
+
+
+@triton.jit
 def quotient(x, y):
     """x / y, rounded to nearest."""
     return tl.div_rn(x, y)

@@ -18,12 +18,13 @@ class Role(Enum):
     ROTARY = "rotary"  # a pair of channels of the same head
     CACHE = "cache"  # writes rows of a cache
     ATTENTION = "attention"  # rows of a cache, for each query
+    RECURRENT = "recurrent"  # earlier tokens of the sequence, and its row of a state, which it also writes
     MOVE = "move"  # copies elements to other indices
 
 
 _NAMES = {
-    Role.ELEMENT: "add sub mul div remainder neg clamp maximum minimum sigmoid tanh exp pow rsqrt silu relu gelu "
-    "gelu_tanh where gt ge lt le eq ne bitwise_and bitwise_or bitwise_not to",
+    Role.ELEMENT: "add sub mul div remainder neg clamp maximum minimum sigmoid tanh exp log1p pow rsqrt silu relu "
+    "gelu gelu_tanh where gt ge lt le eq ne bitwise_and bitwise_or bitwise_not to",
     Role.ROW: "rms_norm layer_norm softmax sum amax mean keep_best_groups top_experts top_keys",
     Role.ROUND: "to_fp8",
     Role.GATHER: "index index_select quant_embedding",
@@ -32,6 +33,7 @@ _NAMES = {
     Role.ROTARY: "rope",
     Role.CACHE: "write_cache",
     Role.ATTENTION: "attention row_attention latent_attention index_scores",
+    Role.RECURRENT: "causal_conv gated_delta_rule",
     Role.MOVE: "clone cat arange rows_of_experts to_blocks from_blocks slots_to_blocks cached_rows lora_lookup",
 }
 _ROLES = {name: role for role, names in _NAMES.items() for name in names.split()}

@@ -1,0 +1,1 @@
+"""Selects the kernels for operations whose state is one row for each sequence."""
