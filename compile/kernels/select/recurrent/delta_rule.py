@@ -10,6 +10,7 @@ from bringup.compile.schedule.graph.op_graph import Group, OpGraph
 from bringup.graphs.ops.recurrent.delta_rule import EPS
 
 ELEMENTS = 2048  # of a state in the registers of a warp, 64 for each thread
+ONE_WARP = 128  # channels of a key that a warp has alone; with more, one of the kernels spilled
 COLUMNS = (4, 32)  # least and most columns of a state that a program has
 MOST_KEYS = 512  # channels of a key: the elements of COLUMNS[0] columns
 
@@ -43,4 +44,6 @@ def delta_rule(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCal
     }
     parameters = {**operands, "starts": step.starts, "rows_B": step.rows, "lengths_B": step.lengths, "out_NHV": out}
     grid = (-(-columns // across), groups * repeats, step.sequences + (step.starts is not None))
-    return (call_of("recurrent.gated_delta_rule", parameters, constants, grid, warps=1, stages=1),)
+    return (
+        call_of("recurrent.gated_delta_rule", parameters, constants, grid, warps=2 if rows > ONE_WARP else 1, stages=1),
+    )

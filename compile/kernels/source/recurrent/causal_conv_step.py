@@ -37,7 +37,7 @@ def causal_conv_step(
         place = state_RTC + row * S_ROW + c
         before = ()
         for t in tl.static_range(TAPS - 1):
-            before = before + (tl.load(place + t * S_TAP, mask=began, other=0.0),)
+            before = before + (tl.load(place + t * S_TAP, mask=began, other=0.0),)  # noqa: RUF005  Triton has no `*`
         for t in tl.static_range(TAPS - 1):
             weight = tl.load(weight_CK + c * W_ROW + t * W_TAP, mask=live, other=0.0).to(tl.float32)
             total += weight * before[t].to(tl.float32)

@@ -29,9 +29,10 @@ def gated_delta_rule(
 ):  # fmt: skip
     """Grid: V / BV, H, sequences, and in prefill one more, whose programs store zeros as the results of padding.
 
-    A program has the state of BV columns of a head in registers, in one warp, so that its sums need no barrier. With
-    S' = exp(decay) · S and u = beta · (v - k · S') the result is q · S' + (q · k) · u, so both products with the state
-    are one reduction. The operands of the next token are loaded before the current one is computed.
+    A program has the state of BV columns of a head in registers; up to 128 channels of a key are in one warp, so that
+    sums need no barrier. With S' = exp(decay) · S and u = beta · (v - k · S') the result is q · S' + (q · k) · u, so
+    both products with the state are one reduction. The operands of the next token are loaded before the current one is
+    computed.
 
     dtypes: q, k, v, decay and beta float32, bfloat16 or float16; state float32; all arithmetic in float32. BK: K,
     rounded up to a power of two. R value heads for each key head. PADDING: the state's row for padding, which several
@@ -47,7 +48,7 @@ def gated_delta_rule(
     at_v = tl.program_id(0) * BV + tl.arange(0, BV)
     of_k, of_v = at_k < K, at_v < V
     results = out_NHV + h * V + at_v
-    if starts is not None:
+    if starts is not None:  # noqa: SIM102  known when the kernel is compiled
         if b == B:
             padding = tl.load(starts + B)
             if KNOWN:

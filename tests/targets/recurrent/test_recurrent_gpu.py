@@ -1,0 +1,71 @@
+"""The kernels of recurrent layers in bundles: the tokens of torch, alone and in batches, and no finding of the trial."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bringup.compile.job import Job, open_job
+from bringup.compile.pipeline import build
+from bringup.compile.runtime.batch import load_batch
+from bringup.compile.runtime.kernel_trial import trial_of
+from bringup.compile.runtime.request import Request
+from bringup.compile.runtime.session import load
+from tests.schedule.models import CONTEXT, PREFILL, VOCAB, greedy
+
+FILE = Path(__file__).with_name("mixed.py")
+CONFIG = {
+    **{"model_type": "llama", "vocab_size": VOCAB, "max_position_embeddings": CONTEXT, "num_hidden_layers": 3},
+    **{"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2},
+    "rms_norm_eps": 1e-5,
+}
+# Longer than a prefill, shorter, and shorter than the taps of a convolution.
+PROMPTS = [[(11 * at + size) % VOCAB for at in range(size)] for size in (40, 9, 2, 1, 13)]
+NEW = 4
+NEAR = {"float32": 1e-4, "bfloat16": 5e-2}
+SETTINGS = {"max_seq_len": CONTEXT, "buckets": (PREFILL,), "max_batch_size": 4}
+
+
+def mixed(dtype: str) -> Job:
+    return open_job(FILE, "dummy", config=CONFIG, dtype=dtype)
+
+
+def batched(bundle: Path, executor: str) -> list[list[int]]:
+    """Tokens of all prompts in batches of up to four: sequences end and others begin in their rows."""
+    batch = load_batch(bundle, executor)
+    found = {batch.add(Request(prompt, max_new_tokens=NEW + at)): [] for at, prompt in enumerate(PROMPTS)}
+    while batch:
+        for event in batch.step():
+            found[event.id].append(event.token)
+    return list(found.values())
+
+
+def test_tokens_are_those_of_torch(tmp_path: Path) -> None:
+    job = mixed("float32")
+    torch = greedy(load(build(job, out=tmp_path / "t", target="torch", **SETTINGS)), PROMPTS, NEW + len(PROMPTS))
+    wanted = [tokens[: NEW + at] for at, tokens in enumerate(torch)]
+    bundle = build(job, out=tmp_path / "b", target="cuda:sm_90", **SETTINGS)
+    assert len({tuple(tokens) for tokens in wanted}) == len(PROMPTS)
+    assert greedy(load(bundle, "emulate"), PROMPTS[:2], NEW) == [tokens[:NEW] for tokens in wanted[:2]]
+    assert batched(bundle, "reference") == wanted
+    assert batched(bundle, "emulate") == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("capability", "dtype"), [("sm_90", "float32"), ("sm_90", "bfloat16"), ("sm_80", "bfloat16")])
+def test_kernels_are_clean(capability: str, dtype: str, tmp_path: Path) -> None:
+    """Ragged prefill and decode of four sequences, with padding; the bytes of decode are those that are counted."""
+    bundle = build(mixed(dtype), out=tmp_path / "b", target=f"cuda:{capability}", **SETTINGS)
+    rows = trial_of(bundle)
+    assert {stem for row in rows for stem in row.kernels.split()} >= {
+        "recurrent.causal_conv", "recurrent.causal_conv_state", "recurrent.causal_conv_step", "recurrent.gated_delta_rule"
+    }  # fmt: skip
+    assert [finding for row in rows for finding in row.seen.findings] == []
+    assert max(row.error for row in rows) < NEAR[dtype]
+
+
+@pytest.mark.slow
+def test_it_compiles_for_amd(tmp_path: Path) -> None:
+    bundle = build(mixed("bfloat16"), out=tmp_path / "b", target="rocm:gfx942", **SETTINGS)
+    assert list((bundle / "hsaco").iterdir())
