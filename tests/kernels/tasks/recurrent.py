@@ -1,0 +1,15 @@
+"""Steps of recurrent layers: prompts of several tokens, and decode."""
+
+from tests.kernels.recurrent.functions import DECODE, RAGGED, convolution, delta_rule
+from tests.kernels.tasks.task import Task, task_of
+
+
+def convolved(dtype: str, *, decode: bool) -> Task:
+    """A convolution of 4 taps."""
+    return task_of(convolution(DECODE if decode else RAGGED, 37, 4, dtype, decode=decode, bias=True), "out")
+
+
+def delta_ruled(keys: int, dtype: str, *, decode: bool) -> Task:
+    """The gated delta rule, of one warp or, with more than 128 channels of a key, two."""
+    step = DECODE if decode else RAGGED
+    return task_of(delta_rule(step, (1, 2), (keys, 16), dtype, decode=decode), "out")
