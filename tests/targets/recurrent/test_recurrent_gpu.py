@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ CONFIG = {
 PROMPTS = [[(11 * at + size) % VOCAB for at in range(size)] for size in (40, 9, 2, 1, 13)]
 NEW = 4
 NEAR = {"float32": 1e-4, "bfloat16": 5e-2}
-SETTINGS = {"max_seq_len": CONTEXT, "buckets": (PREFILL,), "max_batch_size": 4}
+SETTINGS: dict[str, Any] = {"max_seq_len": CONTEXT, "buckets": (PREFILL,), "max_batch_size": 4}
 
 
 def mixed(dtype: str) -> Job:
