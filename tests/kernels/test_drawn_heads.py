@@ -19,7 +19,7 @@ from bringup.compile.kernels.select.sampling import (
     sampling_calls,
     slots_of,
 )
-from bringup.compile.kernels.select.scratch import COUNTERS
+from bringup.compile.kernels.select.tensors import COUNTERS
 from bringup.compile.program.program import Draw
 from bringup.compile.schedule.graph.op_graph import OpGraph, View, whole
 from tests.kernels.emulated import Emulated

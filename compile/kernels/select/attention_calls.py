@@ -16,8 +16,16 @@ from bringup.compile.kernels.select.attention_tiles import (
     prefill_tiles,
     supports_e4m3,
 )
-from bringup.compile.kernels.select.scratch import COUNTERS, counters, workspace
-from bringup.compile.kernels.select.tensors import Parameter, Tensor, argument_of, call_of, dense_tensor
+from bringup.compile.kernels.select.tensors import (
+    COUNTERS,
+    Parameter,
+    Tensor,
+    argument_of,
+    call_of,
+    counters,
+    dense_tensor,
+    workspace,
+)
 from bringup.compile.kernels.select.tiles import PANELS, SPECIALISED, TALLEST
 from bringup.compile.schedule.graph.op_graph import Node, OpGraph
 from bringup.graphs.core.step import BLOCK

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bringup.compile.kernels.call import Constant, KernelCall, Operand, Pointer
+from bringup.compile.kernels.call import SCRATCH, Constant, KernelCall, Operand, Pointer
 from bringup.compile.kernels.code.types import POINTERS, kernel, pointer, size_of
 from bringup.compile.schedule.graph.op_graph import Node, OpGraph, View, dense, whole
 from bringup.spec import Shape
+
+# The buffer `scratch`: counters, which are zero between launches, then uninitialised memory.
+COUNTERS = 1 << 16  # bytes
+_ALIGNMENT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +90,18 @@ def call_of(
     ]
     found, arguments = kernel(stem, present, dict(constants) | absent, num_warps=warps, num_stages=stages)
     return KernelCall(kernel=found, grid=grid, arguments=arguments, scratch=scratch)
+
+
+def counters(nbytes: int) -> Pointer | None:
+    """The address of a kernel's counters; None if it needs more than `COUNTERS` bytes."""
+    return Pointer(SCRATCH) if nbytes <= COUNTERS else None
+
+
+def workspace(sizes: Sequence[int], begin: int = COUNTERS) -> tuple[list[Pointer], int]:
+    """Addresses of areas of `sizes` bytes after `begin`, and the bytes of scratch up to their end."""
+    pointers: list[Pointer] = []
+    end = begin
+    for nbytes in sizes:
+        pointers.append(Pointer(SCRATCH, end))
+        end += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+    return pointers, end

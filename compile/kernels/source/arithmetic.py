@@ -18,19 +18,15 @@ def power(x, y):
 
 
 @triton.jit
-def quotient(x, y):
-    """x / y, rounded to nearest."""
-    return tl.div_rn(x, y)
+def log1p(x):
+    """The logarithm of 1 + x, to 1 unit in the last place (same guide), also where 1 + x would be rounded to 1."""
+    return libdevice.log1p(x)
 
 
 @triton.jit
-def log1p(x):
-    """log(1 + x), to few units in the last place: log(u) · x / (u - 1) for the rounded sum u = 1 + x (Kahan, as in
-    Goldberg 1991, "What Every Computer Scientist Should Know About Floating-Point Arithmetic", theorem 4)."""
-    u = 1.0 + x
-    added = u - 1.0
-    small = tl.where(added == 0.0, x, tl.log(u) * tl.div_rn(x, tl.where(added == 0.0, 1.0, added)))
-    return tl.where(added == x, tl.log(u), small)
+def quotient(x, y):
+    """x / y, rounded to nearest."""
+    return tl.div_rn(x, y)
 
 
 @triton.jit

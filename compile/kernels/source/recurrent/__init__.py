@@ -1,1 +1,1 @@
-"""Kernels whose state is one row for each sequence."""
+"""Kernels whose state is one row for each sequence: causal convolution and the gated delta rule."""

@@ -1,60 +1,94 @@
-"""The gated delta rule, token by token."""
+"""The gated delta rule (Yang et al. 2024, "Gated Delta Networks", equation 10), token by token."""
 
 import triton
 import triton.language as tl
 
 from bringup.compile.kernels.source.launches import let_next_start, wait_for_last
-from bringup.compile.kernels.source.recurrent.sequence import tokens_of
+from bringup.compile.kernels.source.recurrent.sequences import tokens_of
+
+
+@triton.jit
+def _add_pair(a, b, c, d):
+    return a + c, b + d
+
+
+@triton.jit
+def _add_three(a, b, c, d, e, f):
+    return a + d, b + e, c + f
 
 
 @triton.jit
 def gated_delta_rule(
-    q_NGK, k_NGK, v_NGRV, decay_NH, beta_NH, state_SHKV, starts, rows, lengths, out_NHV,
+    q_NGK, k_NGK, v_NGRV, decay_NH, beta_NH, state_SHKV, starts, rows_B, lengths_B, out_NHV,
     N: tl.constexpr, B: tl.constexpr, H: tl.constexpr, R: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
-    Q_ROW: tl.constexpr, Q_HEAD: tl.constexpr, K_ROW: tl.constexpr, K_HEAD: tl.constexpr, V_ROW: tl.constexpr,
-    V_GROUP: tl.constexpr, V_HEAD: tl.constexpr, DECAY_ROW: tl.constexpr, BETA_ROW: tl.constexpr,
-    EPS: tl.constexpr, SCALE: tl.constexpr, KEYS: tl.constexpr, VALUES: tl.constexpr,
+    PADDING: tl.constexpr, Q_ROW: tl.constexpr, Q_HEAD: tl.constexpr, K_ROW: tl.constexpr, K_HEAD: tl.constexpr,
+    V_ROW: tl.constexpr, V_GROUP: tl.constexpr, V_HEAD: tl.constexpr, D_ROW: tl.constexpr, D_HEAD: tl.constexpr,
+    B_ROW: tl.constexpr, B_HEAD: tl.constexpr, S_ROW: tl.constexpr, S_HEAD: tl.constexpr, S_K: tl.constexpr,
+    SCALE: tl.constexpr, EPS: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, KNOWN: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """S = exp(decay) · S, then S += k ⊗ (beta · (v - k · S)), then out = q · S, of unit vectors k, and q times SCALE.
+    """Grid: V / BV, H, sequences, and in prefill one more, whose programs store zeros as the results of padding.
 
-    Grid: ceil(V / VALUES), H, B + 1; the last layer of programs stores zeros for padding. A program has VALUES columns
-    of a state in registers; no other column changes them. KEYS is K, rounded up to a power of two. dtypes: q, k, v,
-    decay and beta float32, bfloat16 or float16; the state and all arithmetic float32. Bytes: the state of each
-    sequence, read and written once; of each token q and k for each program, v and the result.
+    A program has the state of BV columns of a head in registers; up to 128 channels of a key are in one warp, so that
+    sums need no barrier. With S' = exp(decay) · S and u = beta · (v - k · S') the result is q · S' + (q · k) · u, so
+    both products with the state are one reduction. The operands of the next token are loaded before the current one is
+    computed.
+
+    dtypes: q, k, v, decay and beta float32, bfloat16 or float16; state float32; all arithmetic in float32. BK: K,
+    rounded up to a power of two. R value heads for each key head. PADDING: the state's row for padding, which several
+    programs have, so none of them reads or writes it. KNOWN: earlier launches of the step write neither the state nor
+    its fields. Bytes: the state once in each direction, v and the result once, q and k once for each of V / BV
+    programs. Operations: 7 for each token and element of the state.
     """
     let_next_start(EARLY)
-    wait_for_last(EARLY)
-    head = tl.program_id(1)
-    sequence = tl.program_id(2)
-    group = head // R
-    i = tl.arange(0, KEYS)
-    j = tl.program_id(0) * VALUES + tl.arange(0, VALUES)
-    is_key = i < K
-    is_value = j < V
-    if sequence == B:
-        for token in range(tl.load(starts + B), N):
-            zeros = tl.zeros((VALUES,), out_NHV.dtype.element_ty)
-            tl.store(out_NHV + (token * H + head) * V + j, zeros, mask=is_value)
-        return
-    first, count, row, is_new = tokens_of(sequence, starts, rows, lengths)
-    if count <= 0:
-        return
-    places = state_SHKV + (row * H + head) * (K * V) + i[:, None] * V + j[None, :]
-    inside = is_key[:, None] & is_value[None, :]
-    state = tl.load(places, mask=inside & (is_new == 0), other=0.0)
-    for token in range(first, first + count):
-        q = tl.load(q_NGK + token * Q_ROW + group * Q_HEAD + i, mask=is_key, other=0.0).to(tl.float32)
-        k = tl.load(k_NGK + token * K_ROW + group * K_HEAD + i, mask=is_key, other=0.0).to(tl.float32)
-        v_row = v_NGRV + token * V_ROW + group * V_GROUP + (head % R) * V_HEAD
-        v = tl.load(v_row + j, mask=is_value, other=0.0).to(tl.float32)
-        decay = tl.exp(tl.load(decay_NH + token * DECAY_ROW + head).to(tl.float32))
-        beta = tl.load(beta_NH + token * BETA_ROW + head).to(tl.float32)
-        q *= tl.rsqrt(tl.sum(q * q, 0) + EPS) * SCALE
-        k *= tl.rsqrt(tl.sum(k * k, 0) + EPS)
-        state *= decay
-        update = beta * (v - tl.sum(k[:, None] * state, 0))
-        state += k[:, None] * update[None, :]
-        out = tl.sum(q[:, None] * state, 0)
-        tl.store(out_NHV + (token * H + head) * V + j, out.to(out_NHV.dtype.element_ty), mask=is_value)
-    tl.store(places, state, mask=inside)
+    if not KNOWN:
+        wait_for_last(EARLY)
+    h, b = tl.program_id(1), tl.program_id(2).to(tl.int64)
+    at_k = tl.arange(0, BK)
+    at_v = tl.program_id(0) * BV + tl.arange(0, BV)
+    of_k, of_v = at_k < K, at_v < V
+    results = out_NHV + h * V + at_v
+    if starts is not None:  # noqa: SIM102  known when the kernel is compiled
+        if b == B:
+            padding = tl.load(starts + B)
+            if KNOWN:
+                wait_for_last(EARLY)
+            for n in range(padding, N):
+                tl.store(results + n * (H * V), tl.zeros((BV,), out_NHV.dtype.element_ty), mask=of_v)
+            return
+    first, count = tokens_of(starts, b)
+    row = tl.load(rows_B + b)
+    owned = of_k[:, None] & of_v[None, :] & (row != PADDING) & (count > 0)
+    began = tl.load(lengths_B + b) > count
+    place = state_SHKV + row * S_ROW + h * S_HEAD + at_k[:, None] * S_K + at_v[None, :]
+    state = tl.load(place, mask=owned & began, other=0.0).to(tl.float32)
+    if KNOWN:
+        wait_for_last(EARLY)
+    queries = q_NGK + h // R * Q_HEAD + at_k
+    keys = k_NGK + h // R * K_HEAD + at_k
+    values = v_NGRV + h // R * V_GROUP + h % R * V_HEAD + at_v
+    decays, betas = decay_NH + h * D_HEAD, beta_NH + h * B_HEAD
+    end = first + count
+    q = tl.load(queries + first * Q_ROW, mask=of_k & (count > 0), other=0.0)
+    k = tl.load(keys + first * K_ROW, mask=of_k & (count > 0), other=0.0)
+    v = tl.load(values + first * V_ROW, mask=of_v & (count > 0), other=0.0)
+    decay = tl.load(decays + first * D_ROW, mask=count > 0, other=0.0)
+    beta = tl.load(betas + first * B_ROW, mask=count > 0, other=0.0)
+    for n in range(first, end):
+        q_1K, k_1K, v_1V = q.to(tl.float32), k.to(tl.float32), v.to(tl.float32)
+        gate, rate = tl.exp(decay.to(tl.float32)), beta.to(tl.float32)
+        more = n + 1 < end
+        q = tl.load(queries + (n + 1) * Q_ROW, mask=of_k & more, other=0.0)
+        k = tl.load(keys + (n + 1) * K_ROW, mask=of_k & more, other=0.0)
+        v = tl.load(values + (n + 1) * V_ROW, mask=of_v & more, other=0.0)
+        decay = tl.load(decays + (n + 1) * D_ROW, mask=more, other=0.0)
+        beta = tl.load(betas + (n + 1) * B_ROW, mask=more, other=0.0)
+        of_query, of_key, of_both = tl.reduce((q_1K * q_1K, k_1K * k_1K, q_1K * k_1K), 0, _add_three)
+        q_unit, k_unit = tl.rsqrt(of_query + EPS) * SCALE, tl.rsqrt(of_key + EPS)
+        state = gate * state
+        found, seen = tl.reduce((k_1K[:, None] * state, q_1K[:, None] * state), 0, _add_pair)
+        update = rate * (v_1V - k_unit * found)
+        state = state + (k_unit * k_1K)[:, None] * update[None, :]
+        result = q_unit * seen + q_unit * k_unit * of_both * update
+        tl.store(results + n * (H * V), result.to(out_NHV.dtype.element_ty), mask=of_v)
+    tl.store(place, state.to(state_SHKV.dtype.element_ty), mask=owned)

@@ -1,1 +1,0 @@
-"""Selectors of the kernels whose state is one row for each sequence."""

@@ -1,0 +1,1 @@
+"""Kernels whose state is one row for each sequence, on the emulator."""

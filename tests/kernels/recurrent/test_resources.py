@@ -1,0 +1,40 @@
+"""No recurrent kernel spills, in the sizes of published models."""
+
+from __future__ import annotations
+
+import pytest
+
+from bringup.compile.cache.store import default_store
+from bringup.compile.kernels.aot import compile_kernels
+from bringup.compile.kernels.architectures import ARCHITECTURES
+from bringup.compile.kernels.call import Kernel
+from bringup.compile.kernels.resources import resources
+from bringup.compile.kernels.select.registry import calls_of
+from tests.kernels.recurrent.functions import Step, convolution, delta_rule
+
+STEPS: dict[str, Step] = {"decode": (((4, 1),), 1, 1), "prefill": (((4, 20),), 20, 1)}
+DTYPES = ("float32", "bfloat16")  # float16 has the kernels of bfloat16
+
+
+def kernels(capability: str) -> dict[str, Kernel]:
+    """By their name, step, dtype and channels."""
+    found: dict[str, Kernel] = {}
+    for name, step in STEPS.items():
+        for dtype in DTYPES:
+            decode = name == "decode"
+            functions = {size: delta_rule(step, (1, 2), (size, size), dtype, decode=decode) for size in (64, 128, 256)}
+            functions[1024] = convolution(step, 1024, 4, dtype, decode=decode, bias=False)
+            for size, f in functions.items():
+                graph = f.graph("out")
+                for call in calls_of(graph, graph.groups[0], capability) or ():
+                    found[f"{call.kernel.stem}, {name}, {dtype}, {size}"] = call.kernel
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", ARCHITECTURES)
+def test_none_spills(capability: str) -> None:
+    found = kernels(capability)
+    assert len(found) == 2 * (3 + 1) + 2 * (3 + 2)
+    compiled = compile_kernels(found.values(), capability, default_store())
+    assert {name: used for name, each in found.items() if (used := resources(compiled[each]).stack)} == {}

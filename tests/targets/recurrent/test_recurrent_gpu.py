@@ -1,0 +1,87 @@
+"""Kernels of recurrent layers in bundles: the tokens of torch, alone and in batches; no finding of the trial."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bringup.compile.gpu.executor import GpuExecutor
+from bringup.compile.job import Job, open_job
+from bringup.compile.pipeline import build
+from bringup.compile.runtime.batch import load_batch
+from bringup.compile.runtime.kernel_trial import trial_of
+from bringup.compile.runtime.request import Request
+from bringup.compile.runtime.session import load
+from tests.schedule.models import CONTEXT, PREFILL, VOCAB, greedy
+
+FILE = Path(__file__).with_name("mixed.py")
+CONFIG = {
+    **{"model_type": "llama", "vocab_size": VOCAB, "max_position_embeddings": CONTEXT, "num_hidden_layers": 3},
+    **{"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2},
+    "rms_norm_eps": 1e-5,
+}
+# Longer than a prefill, shorter, and shorter than the taps of a convolution.
+PROMPTS = [[(11 * at + size) % VOCAB for at in range(size)] for size in (40, 9, 2, 1, 13)]
+NEW = 4
+NEAR = {"float32": 1e-4, "bfloat16": 5e-2}
+SETTINGS: dict[str, Any] = {"max_seq_len": CONTEXT, "buckets": (PREFILL,), "max_batch_size": 4}
+
+
+def mixed(dtype: str) -> Job:
+    return open_job(FILE, "dummy", config=CONFIG, dtype=dtype)
+
+
+def batched(bundle: Path, executor: str) -> list[list[int]]:
+    """Tokens of all prompts in batches of up to four: sequences end and others begin in their rows."""
+    batch = load_batch(bundle, executor)
+    found = {batch.add(Request(prompt, max_new_tokens=NEW + at)): [] for at, prompt in enumerate(PROMPTS)}
+    while batch:
+        for event in batch.step():
+            found[event.id].append(event.token)
+    return list(found.values())
+
+
+def test_tokens_are_those_of_torch(tmp_path: Path) -> None:
+    job = mixed("float32")
+    torch = greedy(load(build(job, out=tmp_path / "t", target="torch", **SETTINGS)), PROMPTS, NEW + len(PROMPTS))
+    wanted = [tokens[: NEW + at] for at, tokens in enumerate(torch)]
+    bundle = build(job, out=tmp_path / "b", target="cuda:sm_90", **SETTINGS)
+    assert len({tuple(tokens) for tokens in wanted}) == len(PROMPTS)
+    assert greedy(load(bundle, "emulate"), PROMPTS[:2], NEW) == [tokens[:NEW] for tokens in wanted[:2]]
+    assert batched(bundle, "reference") == wanted
+    assert batched(bundle, "emulate") == wanted
+
+
+def test_a_sequence_that_goes_on_after_its_tokens(tmp_path: Path) -> None:
+    """No step was started ahead: it would have changed the states."""
+    job, settings = mixed("float32"), {"max_seq_len": CONTEXT, "buckets": (PREFILL,)}
+    theirs = load(build(job, out=tmp_path / "t", target="torch", **settings))
+    ours = load(build(job, out=tmp_path / "b", target="cuda:sm_90", **settings), "emulate")
+    assert isinstance(ours.executor, GpuExecutor)
+    new = [list(session.generate(PROMPTS[1], max_new_tokens=NEW)) for session in (ours, theirs)]
+    assert new[0] == new[1]
+    for token in (new[0][-1], 9, 2):
+        found, expected = (session.decode(token) for session in (ours, theirs))
+        assert np.abs(found - expected).max() <= NEAR["float32"] * np.abs(expected).max()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("capability", "dtype"), [("sm_90", "float32"), ("sm_90", "bfloat16"), ("sm_80", "bfloat16")])
+def test_kernels_are_clean(capability: str, dtype: str, tmp_path: Path) -> None:
+    """Ragged prefill and decode of four sequences, with padding."""
+    bundle = build(mixed(dtype), out=tmp_path / "b", target=f"cuda:{capability}", **SETTINGS)
+    rows = trial_of(bundle)
+    stems = {stem for row in rows for stem in row.kernels.split()}
+    convolutions = {f"recurrent.causal_conv{suffix}" for suffix in ("", "_state", "_step")}
+    assert stems >= {*convolutions, "recurrent.gated_delta_rule"}
+    assert [finding for row in rows for finding in row.seen.findings] == []
+    assert max(row.error for row in rows) < NEAR[dtype]
+
+
+@pytest.mark.slow
+def test_it_compiles_for_amd(tmp_path: Path) -> None:
+    bundle = build(mixed("bfloat16"), out=tmp_path / "b", target="rocm:gfx942", **SETTINGS)
+    assert list((bundle / "hsaco").iterdir())
