@@ -11,7 +11,7 @@ import numpy as np
 from bringup.compile import ptx
 from bringup.compile.kernels.call import SCRATCH, KernelCall, Operand, Pointer
 from bringup.compile.kernels.compiled import Compiled
-from bringup.compile.kernels.select.scratch import COUNTERS
+from bringup.compile.kernels.scratch import COUNTERS
 
 FORMATS = {"i32": "<i", "u32": "<I", "i64": "<q", "fp32": "<f"}
 

@@ -10,6 +10,7 @@ import pytest
 from bringup.compile.cache.store import default_store
 from bringup.compile.gpu.sampling import settings_of
 from bringup.compile.kernels.aot import compile_kernels
+from bringup.compile.kernels.scratch import COUNTERS
 from bringup.compile.kernels.select.registry import calls_of, head_calls_of
 from bringup.compile.kernels.select.sampling import (
     ADVANCED,
@@ -19,7 +20,6 @@ from bringup.compile.kernels.select.sampling import (
     sampling_calls,
     slots_of,
 )
-from bringup.compile.kernels.select.scratch import COUNTERS
 from bringup.compile.program.program import Draw
 from bringup.compile.schedule.graph.op_graph import OpGraph, View, whole
 from tests.kernels.emulated import Emulated

@@ -11,7 +11,7 @@ import numpy as np
 from bringup.compile.gpu.driver.arguments import packed
 from bringup.compile.gpu.kernel_plan import KernelPlan
 from bringup.compile.kernels.call import SCRATCH, KernelCall, Pointer
-from bringup.compile.kernels.select.scratch import COUNTERS
+from bringup.compile.kernels.scratch import COUNTERS
 from bringup.compile.ptx import Bytes, Device, Early, LastStore, Order, Program, Races, Unwritten
 from bringup.compile.ptx.assembly.errors import PtxError
 from bringup.compile.ptx.watch.order import TWO_WRITERS

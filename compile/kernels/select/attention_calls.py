@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from bringup.compile.kernels.call import Constant, KernelCall
 from bringup.compile.kernels.code.types import ALIGNMENT, power_of_two, size_of
+from bringup.compile.kernels.scratch import COUNTERS, counters, workspace
 from bringup.compile.kernels.select.attention_tiles import (
     TENSOR_CORE,
     decode_tiles,
@@ -16,7 +17,6 @@ from bringup.compile.kernels.select.attention_tiles import (
     prefill_tiles,
     supports_e4m3,
 )
-from bringup.compile.kernels.select.scratch import COUNTERS, counters, workspace
 from bringup.compile.kernels.select.tensors import Parameter, Tensor, argument_of, call_of, dense_tensor
 from bringup.compile.kernels.select.tiles import PANELS, SPECIALISED, TALLEST
 from bringup.compile.schedule.graph.op_graph import Node, OpGraph

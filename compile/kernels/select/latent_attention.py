@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from bringup.compile.kernels.call import KernelCall
 from bringup.compile.kernels.code.types import power_of_two, size_of
+from bringup.compile.kernels.scratch import workspace
 from bringup.compile.kernels.select.attention import number
 from bringup.compile.kernels.select.attention_calls import NARROW, WIDE, Attention, attention_call, step_of
-from bringup.compile.kernels.select.scratch import workspace
 from bringup.compile.kernels.select.tensors import Tensor, argument_of, call_of, dense_tensor, result_of
 from bringup.compile.schedule.graph.op_graph import Group, OpGraph
 

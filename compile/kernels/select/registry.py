@@ -14,8 +14,7 @@ from bringup.compile.kernels.select.latent_attention import latent_attention
 from bringup.compile.kernels.select.lora import lora
 from bringup.compile.kernels.select.products import product
 from bringup.compile.kernels.select.quant_products import quant_product
-from bringup.compile.kernels.select.recurrent.causal_conv import causal_conv
-from bringup.compile.kernels.select.recurrent.delta_rule import delta_rule
+from bringup.compile.kernels.select.recurrent import causal_conv, delta_rule
 from bringup.compile.schedule.graph.op_graph import Group, OpGraph
 from bringup.compile.schedule.split import split_groups
 

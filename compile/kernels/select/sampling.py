@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bringup.compile.kernels.call import Constant, KernelCall, Operand, Pointer
 from bringup.compile.kernels.code.types import POINTERS, kernel, power_of_two
-from bringup.compile.kernels.select.scratch import COUNTERS, counters
+from bringup.compile.kernels.scratch import COUNTERS, counters
 from bringup.graphs.core.step import BLOCK
 
 LOGITS, DRAWN = "logits", "drawn"

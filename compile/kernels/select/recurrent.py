@@ -1,0 +1,118 @@
+"""Selects the kernels for groups with a single operation whose state is one row for each sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bringup.compile.kernels.call import Constant, KernelCall
+from bringup.compile.kernels.code.types import power_of_two
+from bringup.compile.kernels.select.attention_calls import NARROW, WIDE
+from bringup.compile.kernels.select.tensors import Tensor, argument_of, call_of, result_of
+from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph
+from bringup.graphs.ops.recurrent.delta_rule import EPS
+
+FLOATS = (WIDE, *NARROW)
+CHANNELS = 256  # channels of a program of a convolution
+TOKENS = 8  # tokens of a program in prefill
+MOST_TAPS = 16  # taps of the kernel of decode, which has all tokens of a channel in registers
+ELEMENTS = 2048  # of a state in the registers of a warp, 64 for each thread
+ONE_WARP = 128  # channels of a key that a warp has alone; with more, one of the kernels spilled
+COLUMNS = (4, 32)  # least and most columns of a state that a program has
+MOST_KEYS = 512  # channels of a key: the elements of COLUMNS[0] columns
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The fields of a step that determine the row of each sequence, and its tokens; `starts` is None in decode."""
+
+    starts: Tensor | None
+    rows: Tensor
+    lengths: Tensor
+
+    @property
+    def sequences(self) -> int:
+        return self.rows.shape[0]
+
+
+def rows_of_step(graph: OpGraph, node: Node) -> Rows:
+    """The fields of the step among the arguments of a node."""
+    starts, rows, lengths = (argument_of(graph, node, f"step_{name}") for name in ("starts", "rows", "lengths"))
+    assert rows is not None
+    assert lengths is not None
+    return Rows(None if node.argument("step_decode") is True else starts, rows, lengths)
+
+
+def causal_conv(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
+    """One call in decode, and in prefill a second one that writes the states; None for another group."""
+    if len(group.nodes) != 1 or group.nodes[0].short != "causal_conv":
+        return None
+    node = group.nodes[0]
+    found = [argument_of(graph, node, name) for name in ("x_NC", "weight_CK", "state_RTC")]
+    x, weight, state = [tensor for tensor in found if tensor is not None]
+    bias, step, out = argument_of(graph, node, "bias_C"), rows_of_step(graph, node), result_of(graph, node)
+    (tokens, channels), taps = x.shape, weight.shape[1]
+    given = [tensor for tensor in (x, weight, state, bias) if tensor is not None]
+    dense = [tensor.strides[-1] == 1 for tensor in (x, bias, state) if tensor is not None]
+    if any(tensor.dtype not in FLOATS for tensor in given) or not all(dense):
+        return None
+    before = state if taps > 1 else None
+    across = min(CHANNELS, max(32, power_of_two(channels)))
+    of_state: dict[str, Constant] = {
+        **{"C": channels, "TAPS": taps, "PADDING": state.shape[0] - 1, "X_ROW": x.strides[0]},
+        **{"S_ROW": state.strides[0], "S_TAP": state.strides[1], "BC": across},
+    }
+    constants = of_state | {"W_ROW": weight.strides[0], "W_TAP": weight.strides[1]}
+    blocks = -(-channels // across)
+    fields = {"rows_B": step.rows, "lengths_B": step.lengths}
+    operands = {"x_NC": x, "weight_CK": weight, "bias_C": bias, "state_RTC": before}
+    if step.starts is None and taps <= MOST_TAPS:
+        known = all(tensor.kind in ("weight", "state", "step") for tensor in (*given[1:], step.rows, step.lengths))
+        parameters = {**operands, **fields, "out_NC": out}
+        grid = (blocks, step.sequences, 1)
+        constants |= {"KNOWN": known}
+        return (call_of("recurrent.causal_conv_step", parameters, constants, grid, warps=across // 64 or 1, stages=1),)
+    starts = step.starts or argument_of(graph, node, "step_starts")
+    constants |= {"N": tokens, "B": step.sequences, "ENDS": power_of_two(step.sequences), "BN": TOKENS}
+    parameters = {**operands, "starts": starts, **fields, "out_NC": out}
+    grid = (blocks, -(-tokens // TOKENS), 1)
+    results = call_of("recurrent.causal_conv", parameters, constants, grid, warps=4, stages=1)
+    if before is None:
+        return (results,)
+    parameters = {"x_NC": x, "state_RTC": before, "starts": starts, **fields}
+    grid = (blocks, step.sequences, 1)
+    states = call_of("recurrent.causal_conv_state", parameters, of_state, grid, warps=across // 64 or 1, stages=1)
+    return (results, states)
+
+
+def delta_rule(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
+    """One call, or None for another group."""
+    if len(group.nodes) != 1 or group.nodes[0].short != "gated_delta_rule":
+        return None
+    node = group.nodes[0]
+    names = ("q_NGK", "k_NGK", "v_NGRV", "decay_NH", "beta_NH", "state_SHKV")
+    operands = {name: tensor for name in names if (tensor := argument_of(graph, node, name)) is not None}
+    q, k, v, decay, beta, state = operands.values()
+    step, out = rows_of_step(graph, node), result_of(graph, node)
+    (tokens, groups, keys), (repeats, columns) = q.shape, v.shape[2:]
+    contiguous = all(tensor.strides[-1] == 1 for tensor in (q, k, v, state))
+    if any(tensor.dtype not in FLOATS for tensor in operands.values()) or not contiguous or keys > MOST_KEYS:
+        return None
+    rows = power_of_two(keys)
+    least, most = COLUMNS
+    across = max(least, min(most, ELEMENTS // rows, power_of_two(columns)))
+    known = all(tensor.kind in ("state", "step") for tensor in (state, step.rows, step.lengths, step.starts) if tensor)
+    constants: dict[str, Constant] = {
+        **{"N": tokens, "B": step.sequences, "H": groups * repeats, "R": repeats, "K": keys, "V": columns},
+        **{"PADDING": state.shape[0] - 1, "Q_ROW": q.strides[0], "Q_HEAD": q.strides[1]},
+        **{"K_ROW": k.strides[0], "K_HEAD": k.strides[1]},
+        **{"V_ROW": v.strides[0], "V_GROUP": v.strides[1], "V_HEAD": v.strides[2]},
+        **{"D_ROW": decay.strides[0], "D_HEAD": decay.strides[1]},
+        **{"B_ROW": beta.strides[0], "B_HEAD": beta.strides[1]},
+        **{"S_ROW": state.strides[0], "S_HEAD": state.strides[1], "S_K": state.strides[2]},
+        **{"SCALE": keys**-0.5, "EPS": EPS, "BK": rows, "BV": across, "KNOWN": known},
+    }
+    parameters = {**operands, "starts": step.starts, "rows_B": step.rows, "lengths_B": step.lengths, "out_NHV": out}
+    grid = (-(-columns // across), groups * repeats, step.sequences + (step.starts is not None))
+    return (
+        call_of("recurrent.gated_delta_rule", parameters, constants, grid, warps=2 if rows > ONE_WARP else 1, stages=1),
+    )

@@ -1,1 +1,0 @@
-"""Selects the kernels for operations whose state is one row for each sequence."""
