@@ -30,11 +30,11 @@ def published(family: str, config: Lfm2Config) -> Adapter:
     inputs = S("layers.{L}.conv.in_proj.weight", "(t f) m", t=3).mv("(t f) m -> t f m")
     biases = S("layers.{L}.conv.in_proj.bias", "(t f)", t=3).mv("(t f) -> t f")
     for index, x in enumerate("bcx"):
-        lfm2[f"model.layers.{{L}}.conv.{x}_proj.weight"] = inputs.at("t", index)
-        lfm2[f"model.layers.{{L}}.conv.{x}_proj.bias"] = biases.at("t", index)
-    lfm2["model.layers.{L}.conv.out_proj.{p:weight|bias}"] = S("layers.{L}.conv.out_proj.{p}")
-    lfm2["model.layers.{L}.conv.conv.weight"] = S("layers.{L}.conv.conv.weight", "f one tap", one=1).at("one", 0)
-    lfm2["model.layers.{L}.conv.conv.bias"] = S("layers.{L}.conv.conv.bias")
+        lfm2[f"model.layers.{{L}}.mixer.{x}_proj.weight"] = inputs.at("t", index)
+        lfm2[f"model.layers.{{L}}.mixer.{x}_proj.bias"] = biases.at("t", index)
+    lfm2["model.layers.{L}.mixer.out_proj.{p:weight|bias}"] = S("layers.{L}.conv.out_proj.{p}")
+    lfm2["model.layers.{L}.mixer.conv.weight"] = S("layers.{L}.conv.conv.weight", "f one tap", one=1).at("one", 0)
+    lfm2["model.layers.{L}.mixer.conv.bias"] = S("layers.{L}.conv.conv.bias")
     lfm2["lm_head.weight"] = tied(S("lm_head.weight"), S("embed_tokens.weight", "vocab m"), when=config.tied_head)
     drop_rope_tables(lfm2)
     return lfm2

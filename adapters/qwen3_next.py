@@ -7,16 +7,16 @@ from bringup.adapters.planning.adapter import Adapter, tied
 from bringup.adapters.planning.drops import drop_rope_tables
 from bringup.graphs.qwen3_next import HybridConfig, Qwen3NextConfig
 
-DELTA_NET = "layers.{L}.linear_attn."
+MIXER, DELTA_NET = "model.layers.{L}.mixer.", "layers.{L}.linear_attn."
 
 
 def adapter(config: Qwen3NextConfig) -> Adapter:
     qwen3 = hybrid("qwen3_next", config)
     qkv, z = of_key_heads(DELTA_NET + "in_proj_qkvz.weight", config)
-    qwen3[f"model.{DELTA_NET}in_proj_qkv.weight"] = qkv
-    qwen3[f"model.{DELTA_NET}in_proj_z.weight"] = z
+    qwen3[f"{MIXER}in_proj_qkv.weight"] = qkv
+    qwen3[f"{MIXER}in_proj_z.weight"] = z
     for x, rows in zip("ba", gates(DELTA_NET + "in_proj_ba.weight"), strict=True):
-        qwen3[f"model.{DELTA_NET}in_proj_{x}.weight"] = rows
+        qwen3[f"{MIXER}in_proj_{x}.weight"] = rows
     qwen3["model.layers.{L}.mlp.{g:gate|shared_expert_gate}.weight"] = S("layers.{L}.mlp.{g}.weight")
     shared = "layers.{L}.mlp.shared_expert.{x}_proj.weight"
     qwen3["model.layers.{L}.mlp.shared_expert.{x:gate|up|down}_proj.weight"] = S(shared)
@@ -40,9 +40,9 @@ def hybrid(name: str, config: HybridConfig) -> Adapter:
         table[f"model.layers.{{L}}.self_attn.{x}.weight"] = weight.at("t", index)
         table[f"model.layers.{{L}}.self_attn.{x}.bias"] = bias.at("t", index)
     conv = S(DELTA_NET + "conv1d.weight", "x one tap", x=channels(config), one=1).at("one", 0)
-    table[f"model.{DELTA_NET}conv1d.weight"] = by_key_head(conv, "tap", config)
-    table[f"model.{DELTA_NET}{{p:dt_bias|A_log}}"] = S(DELTA_NET + "{p}")
-    table[f"model.{DELTA_NET}{{x:norm|out_proj}}.weight"] = S(DELTA_NET + "{x}.weight")
+    table[f"{MIXER}conv1d.weight"] = by_key_head(conv, "tap", config)
+    table[f"{MIXER}{{p:dt_bias|A_log}}"] = S(DELTA_NET + "{p}")
+    table[f"{MIXER}{{x:norm|out_proj}}.weight"] = S(DELTA_NET + "{x}.weight")
     table["model.layers.{L}.mlp.{x:gate|up|down}_proj.weight"] = S("layers.{L}.mlp.{x}_proj.weight")
     table["lm_head.weight"] = tied(S("lm_head.weight"), S("embed_tokens.weight", "vocab m"), when=config.tied_head)
     table.drop("mtp.{rest:**}", why="a draft model's, which predicts one token further")

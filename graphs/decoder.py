@@ -209,6 +209,25 @@ class PreNormLayer(Module):
         return x_Nm + _normed(self.post_feedforward_layernorm, output_Nm)
 
 
+class RecurrentLayer(Module):
+    """x + mixer(norm(x)), then x + mlp(norm(x)), for a mixer of tokens without positions, such as a convolution.
+
+    The norms have the names that they have in a `PreNormLayer`.
+    """
+
+    def __init__(self, m: int, eps: float, mixer: Module, mlp: Module, *, norm: Norm = RMSNorm) -> None:
+        super().__init__()
+        self.input_layernorm = norm(m, eps)
+        self.mixer = mixer
+        self.post_attention_layernorm = norm(m, eps)
+        self.mlp = mlp
+
+    def forward(self, x_Nm: Tensor, *shared: Any) -> Tensor:
+        """`shared` is that of a `PreNormLayer`; its last item is the step."""
+        x_Nm = x_Nm + self.mixer(self.input_layernorm(x_Nm), shared[-1])
+        return x_Nm + self.mlp(self.post_attention_layernorm(x_Nm))
+
+
 def _normed(norm: Module | None, x_Nm: Tensor) -> Tensor:
     return x_Nm if norm is None else norm(x_Nm)
 

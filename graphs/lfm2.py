@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from bringup.graphs.config.fields import MOST_ELEMENTS, Fields
 from bringup.graphs.core.module import Module
-from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common
+from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, RecurrentLayer, read_common
 from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.causal_conv import CausalConv
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.mlp import GatedMLP
-from bringup.graphs.layers.norm import RMSNorm
 from bringup.shown import shown
 
 if TYPE_CHECKING:
@@ -120,29 +119,13 @@ class ShortConv(Module):
         return self.out_proj(self.c_proj(x_Nm) * mixed_Nf)
 
 
-class ConvLayer(Module):
-    """x + conv(norm(x)), then x + mlp(norm(x)); the norms have the names that they have in a `PreNormLayer`."""
-
-    def __init__(self, m: int, eps: float, conv: Module, mlp: Module) -> None:
-        super().__init__()
-        self.input_layernorm = RMSNorm(m, eps)
-        self.conv = conv
-        self.post_attention_layernorm = RMSNorm(m, eps)
-        self.mlp = mlp
-
-    def forward(self, x_Nm: Tensor, *shared: Any) -> Tensor:
-        """`shared` is that of a `PreNormLayer`; its last item is the step."""
-        x_Nm = x_Nm + self.conv(self.input_layernorm(x_Nm), shared[-1])
-        return x_Nm + self.mlp(self.post_attention_layernorm(x_Nm))
-
-
 class Lfm2(CausalLM):
     def layer(self, config: Lfm2Config, index: int) -> Module:
         m, h, g, d = config.hidden, config.num_heads, config.num_kv_heads, config.head_dim
         mlp = self.mlp(config, index)
         if config.with_attention[index]:
             return PreNormLayer(m, config.eps, GroupedAttention(m, h, g, d, qk_norm=config.eps), mlp)
-        return ConvLayer(m, config.eps, ShortConv(m, taps=config.taps, bias=config.conv_bias), mlp)
+        return RecurrentLayer(m, config.eps, ShortConv(m, taps=config.taps, bias=config.conv_bias), mlp)
 
     def mlp(self, config: Any, index: int) -> Module:
         return GatedMLP(config.hidden, config.ffn, config.activation)

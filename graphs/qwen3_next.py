@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from bringup.graphs.config.fields import MOST_EXPERTS, Fields
 from bringup.graphs.config.moe import sparse_layers
 from bringup.graphs.core.module import Module
-from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common
+from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, RecurrentLayer, read_common
 from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.delta_net import GatedDeltaNet
 from bringup.graphs.layers.mlp import GatedMLP
@@ -17,7 +17,7 @@ from bringup.graphs.qwen2_moe import SharedSparseMLP
 from bringup.shown import shown
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 KINDS = ("linear_attention", "full_attention")
 
@@ -102,21 +102,6 @@ class Qwen3NextConfig(HybridConfig):
         )
 
 
-class RecurrentLayer(Module):
-    """`PreNormLayer` with a DeltaNet instead of attention."""
-
-    def __init__(self, m: int, eps: float, delta_net: Module, mlp: Module) -> None:
-        super().__init__()
-        self.input_layernorm = OnePlusRMSNorm(m, eps)
-        self.linear_attn = delta_net
-        self.post_attention_layernorm = OnePlusRMSNorm(m, eps)
-        self.mlp = mlp
-
-    def forward(self, x_Nm: Tensor, *shared: Any) -> Tensor:
-        x_Nm = x_Nm + self.linear_attn(self.input_layernorm(x_Nm), shared[-1])
-        return x_Nm + self.mlp(self.post_attention_layernorm(x_Nm))
-
-
 class HybridLM(CausalLM):
     """A family defines `mlp`."""
 
@@ -130,7 +115,7 @@ class HybridLM(CausalLM):
         if config.recurrent[index]:
             g, h, k, v = config.key_heads, config.value_heads, config.key_dim, config.value_dim
             delta_net = GatedDeltaNet(m, g, h, k, v, taps=config.taps, eps=eps, activation=config.activation)
-            return RecurrentLayer(m, eps, delta_net, mlp)
+            return RecurrentLayer(m, eps, delta_net, mlp, norm=OnePlusRMSNorm)
         h, g, d, bias = config.num_heads, config.num_kv_heads, config.head_dim, config.attention_bias
         attention = GroupedAttention(
             m, h, g, d, bias=bias, out_bias=bias, qk_norm=eps, norm=OnePlusRMSNorm, output_gate=True

@@ -34,9 +34,9 @@ def table(config: Lfm2Config) -> Adapter:
     gguf[layer + "mlp.{x:gate|up|down}_proj.weight"] = S("blk.{L}.ffn_{x}.weight")
     inputs = S("blk.{L}.shortconv.in_proj.weight", "(t f) m", t=3).mv("(t f) m -> t f m")
     for index, x in enumerate("bcx"):
-        gguf[f"{layer}conv.{x}_proj.weight"] = inputs.at("t", index)
-    gguf[layer + "conv.conv.weight"] = S("blk.{L}.shortconv.conv.weight", "f tap")
-    gguf[layer + "conv.out_proj.weight"] = S("blk.{L}.shortconv.out_proj.weight")
+        gguf[f"{layer}mixer.{x}_proj.weight"] = inputs.at("t", index)
+    gguf[layer + "mixer.conv.weight"] = S("blk.{L}.shortconv.conv.weight", "f tap")
+    gguf[layer + "mixer.out_proj.weight"] = S("blk.{L}.shortconv.out_proj.weight")
     return gguf
 
 

@@ -36,7 +36,7 @@ def table(config: Qwen3NextConfig) -> Adapter:
     gguf["model.layers.{L}.self_attn.o_proj.weight"] = S("blk.{L}.attn_output.weight")
     gguf["model.layers.{L}.self_attn.{x:q|k}_norm.weight"] = shift(S("blk.{L}.attn_{x}_norm.weight", "m"), -1)
 
-    net, width = "model.layers.{L}.linear_attn.", channels(config)
+    net, width = "model.layers.{L}.mixer.", channels(config)
     older_qkv, older_z = of_key_heads("blk.{L}.ssm_in.weight", config)
     newer_qkv = by_key_head(S("blk.{L}.attn_qkv.weight", "x m", x=width), "m", config)
     gguf[net + "in_proj_qkv.weight"] = either(newer_qkv, older_qkv)

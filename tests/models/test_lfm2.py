@@ -55,7 +55,7 @@ def test_the_published_config() -> None:
     shapes = {name: tuple(a.size for a in p.axes) for name, p in job(PUBLISHED).graph.signature().items()}
     assert round(sum(prod(shape) for name, shape in shapes.items() if name != "lm_head.weight") / 1e9, 2) == 1.17
     assert shapes["model.layers.15.mlp.gate_proj.weight"] == (8192, 2048)
-    assert shapes["model.layers.15.conv.conv.weight"] == (2048, 3)
+    assert shapes["model.layers.15.mixer.conv.weight"] == (2048, 3)
     assert shapes["model.layers.14.self_attn.k_norm.weight"] == (64,)
 
 

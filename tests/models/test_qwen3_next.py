@@ -85,7 +85,7 @@ def test_keys_that_are_absent() -> None:
 def test_the_parameters() -> None:
     job = open_job("qwen3_next", "dummy", config=PUBLISHED)
     shapes = {name: shape_of(declared.axes) for name, declared in job.graph.signature().params.items()}
-    first = "model.layers.0.linear_attn."
+    first = "model.layers.0.mixer."
     assert shapes[first + "in_proj_qkv.weight"] == (8192, 2048)
     assert shapes[first + "in_proj_z.weight"] == (4096, 2048)
     assert shapes[first + "conv1d.weight"] == (8192, 4)

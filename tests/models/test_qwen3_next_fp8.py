@@ -54,7 +54,7 @@ def test_logits_of_both_forms(folders: tuple[Path, Path]) -> None:
     assert not check(job).findings
     packed = pack_job(job)
     assert not packed.floats
-    assert {f"model.layers.0.linear_attn.in_proj_{x}.weight" for x in ("qkv", "z")} < {*packed.names}
+    assert {f"model.layers.0.mixer.in_proj_{x}.weight" for x in ("qkv", "z")} < {*packed.names}
     tokens, wanted = family.reference(plain)
     for each in (job, packed.job):
         ours = family.eager_logits(each, tokens, family.PROMPT)

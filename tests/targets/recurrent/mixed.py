@@ -56,7 +56,7 @@ def adapter(config: LlamaConfig) -> Adapter:
     rules[f"model.{at}.{projections}"] = S(f"{at}.{{n}}.weight")
     rules[f"model.{at}.conv.weight"] = S(f"{at}.conv.weight", "c tap")
     rules[f"model.{at}.conv.bias"] = S(f"{at}.conv.bias")
-    rules[f"model.{at}.conv1d.weight"] = S(f"{at}.conv1d.weight", "(g c) tap")
+    rules[f"model.{at}.conv1d.weight"] = S(f"{at}.conv1d.weight", "(h c) tap")
     rules[f"model.{at}.{{n:dt_bias|A_log|norm.weight}}"] = S(f"{at}.{{n}}")
     return rules
 
