@@ -23,8 +23,15 @@ from bringup.spec import TensorInfo
 
 
 def fused() -> Adapter:
-    """q, k and v in one matrix, gate and up in another: one product reads the activations once."""
+    """The projections of one input in one matrix: one product reads the activations once.
+
+    They are q, k and v; gate and up; those of a gated DeltaNet; those of LFM2's convolution.
+    """
     layout = Adapter("fused")
+    for name, parts in {"in_proj": "in_proj_{}:qkv z b a", "bcx_proj": "{}_proj:b c x"}.items():
+        pattern, _, words = parts.partition(":")
+        projections = (S(f"{{p}}.{pattern.format(word)}.{{w}}") for word in words.split())
+        layout[f"{{p:**}}.{name}.{{w:weight|bias}}"] = cat(*projections, axis="out")
     qkv = (S(f"{{p}}.{x}_proj.{{w}}") for x in "qkv")
     layout["{p:**}.qkv_proj.{w:weight|bias}"] = cat(*qkv, axis="out")
     layout["{p:**}.gate_up_proj.{w:weight|bias}"] = cat(S("{p}.gate_proj.{w}"), S("{p}.up_proj.{w}"), axis="out")

@@ -38,9 +38,11 @@ def test_bytes_and_operations(schedule: Schedule, entry: str, tokens: int, seque
     assert bytes_by_buffer(delta.graph, delta.group, 64)[state] == 2 * sequences * DELTA
 
 
-def test_the_gates_are_few_launches(schedule: Schedule) -> None:
-    """The decay, with its softplus, and beta are computed where the products of their projections are stored."""
+def test_the_launches_of_a_layer(schedule: Schedule) -> None:
+    """One product has all projections of the layer's input; the decay, with its softplus, is one launch."""
     names = [launch.group.name for launch in schedule.launches("decode_4")]
-    first = names[1 : names.index("gated_delta_rule")]
-    assert sum("log1p" in name for name in first) == 1
-    assert not {"exp", "log1p", "add"} & set(first)
+    begin = names.index("causal_conv") - 1
+    assert names[begin : begin + 8] == [
+        *("rms_norm+linear", "causal_conv", "silu", "exp+neg+add+exp+log1p+gt+where+mul", "sigmoid"),
+        *("gated_delta_rule", "rms_norm+silu+mul", "linear+add"),
+    ]
