@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bringup.adapters.algebra.values import cast as cast
     from bringup.adapters.algebra.values import dequant as dequant
     from bringup.adapters.algebra.values import fn as fn
+    from bringup.adapters.algebra.values import log as log
     from bringup.adapters.algebra.values import quant as quant
     from bringup.adapters.algebra.values import reciprocal as reciprocal
     from bringup.adapters.algebra.values import scale as scale
@@ -60,7 +61,7 @@ else:
         "algebra.per_layer": "where",
         "algebra.quantised": "QuantisedMatrix",
         "algebra.traced": "compute",
-        "algebra.values": "cast dequant fn quant reciprocal scale shift",
+        "algebra.values": "cast dequant fn log quant reciprocal scale shift",
         "apply.fuse": "fused lay_out shared_as_experts",
         "apply.materialise": "materialise",
         "apply.parallel": "Parallel",

@@ -36,7 +36,7 @@ def hybrid(name: str, config: HybridConfig) -> Adapter:
     queries = "layers.{L}.self_attn.q_proj."
     weight = S(queries + "weight", "(h t d) m", t=2).mv("(h t d) m -> t (h d) m", t=2)
     bias = S(queries + "bias", "(h t d)", t=2).mv("(h t d) -> t (h d)", t=2)
-    for index, x in enumerate(("q_proj", "gate_proj")):
+    for index, x in enumerate(("q_proj", "output_gate_proj")):
         table[f"model.layers.{{L}}.self_attn.{x}.weight"] = weight.at("t", index)
         table[f"model.layers.{{L}}.self_attn.{x}.bias"] = bias.at("t", index)
     conv = S(DELTA_NET + "conv1d.weight", "x one tap", x=channels(config), one=1).at("one", 0)

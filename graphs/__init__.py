@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from bringup.graphs.decoder import Decoder as Decoder
     from bringup.graphs.decoder import DecoderConfig as DecoderConfig
     from bringup.graphs.decoder import PreNormLayer as PreNormLayer
+    from bringup.graphs.decoder import RecurrentLayer as RecurrentLayer
     from bringup.graphs.decoder import context_length as context_length
     from bringup.graphs.decoder import read_common as read_common
     from bringup.graphs.family import Family as Family
@@ -93,7 +94,7 @@ else:
         "core.step": "BLOCK FIELDS Step",
         "core.to_torch": "to_torch",
         "config.windows": "alternating_windows sliding_window switched_window window_of_layers",
-        "decoder": "CausalLM Decoder DecoderConfig PreNormLayer context_length read_common",
+        "decoder": "CausalLM Decoder DecoderConfig PreNormLayer RecurrentLayer context_length read_common",
         "layers.attention": "GroupedAttention",
         "layers.causal_conv": "CausalConv",
         "layers.delta_net": "GatedDeltaNet",

@@ -84,9 +84,8 @@ def read_common(
 
     The settings are the family's defaults for absent keys; `rope` are those of `RopeConfig.from_hf`. `keys` maps
     transformers' keys for the sizes of a head and of the MLP, the activation, the epsilon of norms and the tied head to
-    the family's own. `nulls`:
-    which of `num_key_value_heads` and `head_dim` may be null; they then follow from the other sizes.
-    `scaled_positions`: `max_position_embeddings` counts the positions after rope scaling, as in Gemma 3.
+    the family's own. `nulls`: which of `num_key_value_heads` and `head_dim` may be null; they then follow from other
+    sizes. `scaled_positions`: `max_position_embeddings` counts the positions after rope scaling, as in Gemma 3.
     `context_keys`: further keys for the length of the context, except those that the family reads itself.
 
     Some keys are read only if their default is passed: `caps` has those of `attn_logit_softcapping` and

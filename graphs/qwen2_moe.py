@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from bringup.graphs.config.fields import MOST_EXPERTS, Fields
 from bringup.graphs.config.moe import sparse_layers
@@ -84,10 +84,11 @@ class Qwen2Moe(CausalLM):
     def layer(self, config: Qwen2MoeConfig, index: int) -> PreNormLayer:
         m, h, g, d = config.hidden, config.num_heads, config.num_kv_heads, config.head_dim
         attention = GroupedAttention(m, h, g, d, bias=config.attention_bias, window=config.windows[index])
-        return PreNormLayer(m, config.eps, attention, _mlp(config, config.sparse[index]))
+        return PreNormLayer(m, config.eps, attention, mlp_of(config, config.sparse[index]))
 
 
-def _mlp(config: Qwen2MoeConfig, sparse: bool) -> SharedSparseMLP | GatedMLP:
+def mlp_of(config: Any, sparse: bool) -> SharedSparseMLP | GatedMLP:
+    """The MLP of a layer, for configs with the fields of `Qwen2MoeConfig`."""
     m, act = config.hidden, config.activation
     if not sparse:
         return GatedMLP(m, config.ffn, act)

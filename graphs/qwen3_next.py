@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from bringup.graphs.config.fields import MOST_EXPERTS, Fields
 from bringup.graphs.config.moe import sparse_layers
@@ -11,13 +11,9 @@ from bringup.graphs.core.module import Module
 from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, RecurrentLayer, read_common
 from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.delta_net import GatedDeltaNet
-from bringup.graphs.layers.mlp import GatedMLP
 from bringup.graphs.layers.norm import OnePlusRMSNorm
-from bringup.graphs.qwen2_moe import SharedSparseMLP
+from bringup.graphs.qwen2_moe import mlp_of
 from bringup.shown import shown
-
-if TYPE_CHECKING:
-    pass
 
 KINDS = ("linear_attention", "full_attention")
 
@@ -125,8 +121,4 @@ class HybridLM(CausalLM):
 
 class Qwen3Next(HybridLM):
     def mlp(self, config: Qwen3NextConfig, index: int) -> Module:
-        m, act = config.hidden, config.activation
-        if not config.sparse[index]:
-            return GatedMLP(m, config.ffn, act)
-        e, k = config.num_experts, config.experts_per_token
-        return SharedSparseMLP(e, m, config.expert_ffn, config.shared_ffn, act, per_token=k, normalise=config.normalise)
+        return mlp_of(config, config.sparse[index])

@@ -28,10 +28,9 @@ def fused() -> Adapter:
     They are q, k and v; gate and up; those of a gated DeltaNet; those of LFM2's convolution.
     """
     layout = Adapter("fused")
-    for name, parts in {"in_proj": "in_proj_{}:qkv z b a", "bcx_proj": "{}_proj:b c x"}.items():
-        pattern, _, words = parts.partition(":")
-        projections = (S(f"{{p}}.{pattern.format(word)}.{{w}}") for word in words.split())
-        layout[f"{{p:**}}.{name}.{{w:weight|bias}}"] = cat(*projections, axis="out")
+    delta_net = (S(f"{{p}}.in_proj_{x}.{{w}}") for x in ("qkv", "z", "b", "a"))
+    layout["{p:**}.in_proj.{w:weight|bias}"] = cat(*delta_net, axis="out")
+    layout["{p:**}.bcx_proj.{w:weight|bias}"] = cat(*(S(f"{{p}}.{x}_proj.{{w}}") for x in "bcx"), axis="out")
     qkv = (S(f"{{p}}.{x}_proj.{{w}}") for x in "qkv")
     layout["{p:**}.qkv_proj.{w:weight|bias}"] = cat(*qkv, axis="out")
     layout["{p:**}.gate_up_proj.{w:weight|bias}"] = cat(S("{p}.gate_proj.{w}"), S("{p}.up_proj.{w}"), axis="out")

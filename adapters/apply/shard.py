@@ -75,7 +75,7 @@ def share(name: str, axis: str, size: int, rank: int, ranks: int) -> tuple[int, 
             "BU130",
             f"`{name}`: axis `{axis}` of size {size} does not divide among {ranks} ranks",
             help=f"use a number of ranks that divides {size}, or keep `{axis}` whole, or pad it in the adapter"
-            + (f"; only {' '.join(sorted(SHARED))} (key and value heads) may be replicated" if size < ranks else ""),
+            + (f"; only {' '.join(sorted(SHARED))} (key heads of attention) may be replicated" if size < ranks else ""),
         )
     return rank * size // ranks, (rank + 1) * size // ranks
 

@@ -215,10 +215,14 @@ def family_of(hyper: Hyperparameters) -> Family | None:
 
 
 def no_dialect(hyper: Hyperparameters, family: Family | None) -> BringupError:
-    """BU227 for a family without a dialect, BU125 if no family resembles the file's architecture."""
+    """BU227 for a family without a dialect for the file, BU125 if no family resembles the file's architecture."""
     name = hyper.architecture
     known = {plain(family.name): family for family in families()}
     family = family or known.get(plain(name))
+    if family is not None and family.dialect is not None:
+        message = f"`{hyper.path}` is a GGUF file of architecture `{short(name)}` that `{family.name}` does not support"
+        help = "its dialect reads other files of this architecture: compare their hyperparameters (`bringup inspect`)"
+        return fail("BU227", message, help=help, file=str(hyper.path))
     if family is not None:
         where = f"adapters/dialects/{family.name}.py" if family in FAMILIES else "Family(dialect=…)"
         return fail(

@@ -43,7 +43,9 @@ def table(config: Lfm2Config) -> Adapter:
 def derived(hyper: Hyperparameters) -> dict[str, Any]:
     """The kind of each layer, and the key heads of those with attention."""
     own = hyper.values
-    stated = own.get(KEY_HEADS) or own["attention.head_count"]
+    stated = own.get(KEY_HEADS, own["attention.head_count"])
+    if stated == 0:
+        return {"layer_types": ["conv"] * own["block_count"]}
     if not isinstance(stated, list):
         return {"num_key_value_heads": stated}
     of_layers = cast("list[object]", stated)

@@ -31,7 +31,7 @@ def table(config: Qwen3NextConfig) -> Adapter:
 
     queries = S("blk.{L}.attn_q.weight", "(h t d) m", t=2).mv("(h t d) m -> t (h d) m", t=2)
     gguf["model.layers.{L}.self_attn.q_proj.weight"] = queries.at("t", 0)
-    gguf["model.layers.{L}.self_attn.gate_proj.weight"] = queries.at("t", 1)
+    gguf["model.layers.{L}.self_attn.output_gate_proj.weight"] = queries.at("t", 1)
     gguf["model.layers.{L}.self_attn.{x:k|v}_proj.weight"] = S("blk.{L}.attn_{x}.weight")
     gguf["model.layers.{L}.self_attn.o_proj.weight"] = S("blk.{L}.attn_output.weight")
     gguf["model.layers.{L}.self_attn.{x:q|k}_norm.weight"] = shift(S("blk.{L}.attn_{x}_norm.weight", "m"), -1)

@@ -69,8 +69,9 @@ def convert(
     """Writes the arrays of one rank, or of all ranks, to the folder `out`.
 
     `to`: `graph`, the graph's own parameters; `layout`, the physical buffers of `target`; `fused`, q, k and v in
-    one matrix, gate and up in one, shared experts appended to the routed ones; `trtllm`, TensorRT-LLM's checkpoint;
-    `sharded_state`, the format of that name in vLLM and SGLang. `form` is safetensors or npz. A single rank of a
+    one matrix, gate and up in one, the projections of a recurrent layer in one, shared experts appended to the routed
+    ones; `trtllm`, TensorRT-LLM's checkpoint; `sharded_state`, the format of that name in vLLM and SGLang.
+    `form` is safetensors or npz. A single rank of a
     model that is not divided is model.safetensors, several are rankN.safetensors. config.json is the model's
     config without keys of quantisation, as all arrays are floats; bringup.json describes the folder.
 

@@ -84,8 +84,8 @@ def _check_trtllm(job: Job, parallel: Parallel) -> None:
 def rank_in_form(job: Job, name: str, parallel: Parallel, rank: int, layout: Adapter | None) -> Plan:
     """The arrays of a rank in the form `graph`, `layout` (`layout` is the target's) or `fused`.
 
-    `fused`: q, k and v in one matrix, gate and up in one, and shared experts appended to the routed ones, of which
-    ranks then have their share. Raises the errors of `rank_plan`.
+    `fused`: q, k and v in one matrix, gate and up in one, the projections of a recurrent layer in one, and shared
+    experts appended to the routed ones, of which ranks then have their share. Raises the errors of `rank_plan`.
     """
     whole, stages = job.plan, Stages.of(job.graph)
     if name == "fused":

@@ -160,7 +160,9 @@ def _workspace(job: Job, parallel: Parallel, tokens: int, batch: int) -> int:
     These are its input, its normed input and every output of a matrix; for experts, of all that a token is routed to.
     """
     config: object = job.graph.config
-    hidden, chosen = 0, int(getattr(config, "experts_per_token", 0)) or 1
+    routing: object = getattr(config, "routing", None)
+    chosen = int(getattr(config, "experts_per_token", 0) or getattr(routing, "per_token", 0)) or 1
+    hidden = 0
     widest: dict[int, int] = {}
     stages = Stages.of(job.graph)
     for name, declared in job.plan.signature.items():
@@ -168,7 +170,8 @@ def _workspace(job: Job, parallel: Parallel, tokens: int, batch: int) -> int:
         if layer is None or len(sizes) < 2:
             continue
         names = {node.name for axis in declared.axes for node in axis.walk()}
-        divided = parallel.tp if names & {"h", "g", "f"} and declared.axes[0].name == "out" else 1
+        produces = declared.axes[0].name == "out" or declared.axes[-1].name == "tap"
+        divided = parallel.tp if names & {"h", "g", "f"} and produces else 1
         outputs = sizes[-2] * (chosen if len(sizes) == 3 else 1)
         hidden = max(hidden, sizes[-1] if len(sizes) == 2 else 0)
         widest[layer] = widest.get(layer, 0) + outputs // divided

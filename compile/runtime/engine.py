@@ -88,7 +88,8 @@ class Engine:
     def rewind(self, cached: Cached, count: int) -> None:
         """Keeps the first `count` tokens and their blocks.
 
-        The states of later tokens are masked, and overwritten.
+        The states of later tokens are masked, and overwritten. Recurrent states do not change: `count` is then 0 or
+        all tokens.
         """
         assert count % BLOCK == 0 or count >= len(cached.digests) * BLOCK, "another sequence may read the block"
         blocks = -(-count // BLOCK)

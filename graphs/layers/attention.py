@@ -53,7 +53,7 @@ class GroupedAttention(Module):
         query, key = (d, d) if norm_over == "head" else (h * d, g * d)
         width = inputs or m
         self.q_proj = Linear("out:(h d) in:m", h=h, d=d, m=width, bias=bias)
-        self.gate_proj = Linear("out:(h d) in:m", h=h, d=d, m=width, bias=bias) if output_gate else None
+        self.output_gate_proj = Linear("out:(h d) in:m", h=h, d=d, m=width, bias=bias) if output_gate else None
         self.k_proj = Linear("out:(g d) in:m", g=g, d=d, m=width, bias=bias)
         self.v_proj = Linear("out:(g d) in:m", g=g, d=d, m=width, bias=bias)
         self.o_proj = Linear("out:m in:(h d)", h=h, d=d, m=m, bias=out_bias)
@@ -73,8 +73,8 @@ class GroupedAttention(Module):
             ring=self.cache.ring, sinks_H=self.sinks, softcap=self.softcap,
         )  # fmt: skip
         mixed_Nx = mixed.flatten(1)
-        if self.gate_proj is not None:
-            mixed_Nx = mixed_Nx * self.gate_proj(x_Nm).sigmoid()
+        if self.output_gate_proj is not None:
+            mixed_Nx = mixed_Nx * self.output_gate_proj(x_Nm).sigmoid()
         return self.o_proj(mixed_Nx)
 
     def _heads(self, x_Nm: Tensor, projection: Module, norm: Module | None) -> Tensor:

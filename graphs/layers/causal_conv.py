@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class CausalConv(Module):
-    """A convolution of `taps` tokens for each channel; `channels` are their axes, such as "m" or "(h c)".
+    """A convolution of `taps` tokens, its kernel size, for each channel. `channels` are their axes: "m", "(h c)".
 
     CausalConv("(h c)", taps=4, h=16, c=512)
     """

@@ -89,7 +89,7 @@ def test_the_parameters() -> None:
     assert shapes[first + "in_proj_qkv.weight"] == (8192, 2048)
     assert shapes[first + "in_proj_z.weight"] == (4096, 2048)
     assert shapes[first + "conv1d.weight"] == (8192, 4)
-    assert shapes["model.layers.3.self_attn.gate_proj.weight"] == (4096, 2048)
+    assert shapes["model.layers.3.self_attn.output_gate_proj.weight"] == (4096, 2048)
     assert sum(map(math.prod, shapes.values())) / 1e9 == pytest.approx(79.67, abs=0.01)
 
 

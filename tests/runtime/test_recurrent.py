@@ -12,7 +12,6 @@ import bringup
 from bringup.compile.estimate.sizes import dry_run
 from bringup.compile.runtime.batch import Batch
 from bringup.compile.runtime.opening import Opened
-from bringup.compile.runtime.session import Session
 from bringup.compile.runtime.speculative import Speculative
 from bringup.diagnostics import BringupError
 from tests.runtime import recurrent
@@ -109,17 +108,3 @@ def test_the_bytes_of_states(opened: Opened) -> None:
     assert sizes.cache == sum(4 * math.prod(state.shape) for state in opened.interface.states)
     assert sizes.cache_per_token == 4 * 2 * 2 * 6
     assert "of it for recurrent states" in dict(sizes.rows)["cache"]
-
-
-def test_rows_of_a_closed_session(opened: Opened) -> None:
-    """Sessions and batches on one executor: each begins with zeros."""
-    session = Session(opened)
-    session.reset()
-    first = session.prefill(TOKENS[:33])
-    batch = Batch(opened)
-    opened.executor.reset()
-    batch.add(bringup.Request(TOKENS[50:90], max_new_tokens=3))
-    while batch:
-        batch.step()
-    session.reset()
-    assert np.array_equal(session.prefill(TOKENS[:33]), first)

@@ -105,7 +105,7 @@ class Sums(CausalLM):
         return (sums_Nm, *shared)
 
 
-@pytest.mark.parametrize("target", ["schedule", "torch"])
+@pytest.mark.parametrize("target", ["schedule", "torch", "cpu"])
 def test_a_state_is_written_by_an_operator_of_torch(target: str, tmp_path: Path) -> None:
     base = tiny("llama", tmp_path)
     job = job_of(Sums(base.graph.config), materialise(base.plan, base.checkpoint))
@@ -115,7 +115,7 @@ def test_a_state_is_written_by_an_operator_of_torch(target: str, tmp_path: Path)
     eager = Eager(job, CONTEXT)
     wanted = eager(sequence_step(tokens, 0, len(tokens), CONTEXT)).numpy()[PREFILL + 6 :]
     assert np.abs(np.vstack(ours) - wanted).max() <= 1e-5 * np.abs(wanted).max()
-    session.reset()
+    session._engine.rewind(session._cached, 0)  # without the zeros of `reset`
     assert np.array_equal(session.prefill(tokens[: PREFILL + 7]), ours[0])  # zeros, not the sums of before
 
 

@@ -53,8 +53,9 @@ def command(
     \b
     --to graph          the graph's parameters, by name, in their declared shape
     --to layout         the physical buffers of --target
-    --to fused          q, k and v in one matrix, gate and up in one, and shared
-                        experts appended to the routed ones
+    --to fused          q, k and v in one matrix, gate and up in one, those of a
+                        recurrent layer in one, and shared experts appended to
+                        the routed ones
     --to trtllm         TensorRT-LLM's checkpoint: rankN.safetensors and config.json
     --to sharded_state  what vLLM and SGLang load with --load-format sharded_state
 

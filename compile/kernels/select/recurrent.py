@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from bringup.compile.kernels.call import Constant, KernelCall
 from bringup.compile.kernels.code.types import power_of_two
-from bringup.compile.kernels.select.attention_calls import NARROW, WIDE
-from bringup.compile.kernels.select.tensors import Tensor, argument_of, call_of, result_of
+from bringup.compile.kernels.select.attention_calls import NARROW, WIDE, step_of
+from bringup.compile.kernels.select.tensors import argument_of, call_of, result_of
 from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph
 from bringup.graphs.ops.recurrent.delta_rule import EPS
 
@@ -33,7 +31,7 @@ def _causal_conv(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
     """One call in decode; in prefill a second one, which writes the states."""
     found = [argument_of(graph, node, name) for name in ("x_NC", "weight_CK", "state_RTC")]
     x, weight, state = [tensor for tensor in found if tensor is not None]
-    bias, step, out = argument_of(graph, node, "bias_C"), rows_of_step(graph, node), result_of(graph, node)
+    bias, step, out = argument_of(graph, node, "bias_C"), step_of(graph, node), result_of(graph, node)
     (tokens, channels), taps = x.shape, weight.shape[1]
     given = [tensor for tensor in (x, weight, state, bias) if tensor is not None]
     dense = [tensor.strides[-1] == 1 for tensor in (x, bias, state) if tensor is not None]
@@ -49,20 +47,19 @@ def _causal_conv(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
     blocks = -(-channels // across)
     fields = {"rows_B": step.rows, "lengths_B": step.lengths}
     operands = {"x_NC": x, "weight_CK": weight, "bias_C": bias, "state_RTC": before}
-    if step.starts is None and taps <= MOST_TAPS:
+    if step.decode and taps <= MOST_TAPS:
         known = all(tensor.kind in ("weight", "state", "step") for tensor in (*given[1:], step.rows, step.lengths))
         parameters = {**operands, **fields, "out_NC": out}
         grid = (blocks, step.sequences, 1)
         constants |= {"KNOWN": known}
         return (call_of("recurrent.causal_conv_step", parameters, constants, grid, warps=across // 64 or 1, stages=1),)
-    starts = step.starts or argument_of(graph, node, "step_starts")
     constants |= {"N": tokens, "B": step.sequences, "ENDS": power_of_two(step.sequences), "BN": TOKENS}
-    parameters = {**operands, "starts": starts, **fields, "out_NC": out}
+    parameters = {**operands, "starts": step.starts, **fields, "out_NC": out}
     grid = (blocks, -(-tokens // TOKENS), 1)
     results = call_of("recurrent.causal_conv", parameters, constants, grid, warps=4, stages=1)
     if before is None:
         return (results,)
-    parameters = {"x_NC": x, "state_RTC": before, "starts": starts, **fields}
+    parameters = {"x_NC": x, "state_RTC": before, "starts": step.starts, **fields}
     grid = (blocks, step.sequences, 1)
     states = call_of("recurrent.causal_conv_state", parameters, of_state, grid, warps=across // 64 or 1, stages=1)
     return (results, states)
@@ -72,7 +69,7 @@ def _delta_rule(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
     names = ("q_NGK", "k_NGK", "v_NGRV", "decay_NH", "beta_NH", "state_SHKV")
     operands = {name: tensor for name in names if (tensor := argument_of(graph, node, name)) is not None}
     q, k, v, decay, beta, state = operands.values()
-    step, out = rows_of_step(graph, node), result_of(graph, node)
+    step, out = step_of(graph, node), result_of(graph, node)
     (tokens, groups, keys), (repeats, columns) = q.shape, v.shape[2:]
     contiguous = all(tensor.strides[-1] == 1 for tensor in (q, k, v, state))
     if any(tensor.dtype not in FLOATS for tensor in operands.values()) or not contiguous or keys > MOST_KEYS:
@@ -80,7 +77,8 @@ def _delta_rule(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
     rows = power_of_two(keys)
     least, most = COLUMNS
     across = max(least, min(most, ELEMENTS // rows, power_of_two(columns)))
-    known = all(tensor.kind in ("state", "step") for tensor in (state, step.rows, step.lengths, step.starts) if tensor)
+    starts = None if step.decode else step.starts  # in decode, each sequence has one token
+    known = all(tensor.kind in ("state", "step") for tensor in (state, step.rows, step.lengths, starts) if tensor)
     constants: dict[str, Constant] = {
         **{"N": tokens, "B": step.sequences, "H": groups * repeats, "R": repeats, "K": keys, "V": columns},
         **{"PADDING": state.shape[0] - 1, "Q_ROW": q.strides[0], "Q_HEAD": q.strides[1]},
@@ -91,29 +89,8 @@ def _delta_rule(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
         **{"S_ROW": state.strides[0], "S_HEAD": state.strides[1], "S_K": state.strides[2]},
         **{"SCALE": keys**-0.5, "EPS": EPS, "BK": rows, "BV": across, "KNOWN": known},
     }
-    parameters = {**operands, "starts": step.starts, "rows_B": step.rows, "lengths_B": step.lengths, "out_NHV": out}
-    grid = (-(-columns // across), groups * repeats, step.sequences + (step.starts is not None))
+    parameters = {**operands, "starts": starts, "rows_B": step.rows, "lengths_B": step.lengths, "out_NHV": out}
+    grid = (-(-columns // across), groups * repeats, step.sequences + (starts is not None))
     return (
         call_of("recurrent.gated_delta_rule", parameters, constants, grid, warps=2 if rows > ONE_WARP else 1, stages=1),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """The fields of a step that determine the row of each sequence, and its tokens; `starts` is None in decode."""
-
-    starts: Tensor | None
-    rows: Tensor
-    lengths: Tensor
-
-    @property
-    def sequences(self) -> int:
-        return self.rows.shape[0]
-
-
-def rows_of_step(graph: OpGraph, node: Node) -> Rows:
-    """The fields of the step among the arguments of a node."""
-    starts, rows, lengths = (argument_of(graph, node, f"step_{name}") for name in ("starts", "rows", "lengths"))
-    assert rows is not None
-    assert lengths is not None
-    return Rows(None if node.argument("step_decode") is True else starts, rows, lengths)

@@ -1,6 +1,7 @@
 """Programmatic dependent launch: on sm_90 and later, a launch may start while the previous one still runs.
 
-Its programs may fetch memory that no launch writes, and wait before they access any other memory (CUDA programming
+Its programs may fetch memory that no earlier launch of the step writes (the first launch of a step waits for the step
+before), and wait before they access any other memory (CUDA programming
 guide, "Programmatic Dependent Launch and Synchronization"). All kernels wait, so after its wait a launch knows that all
 earlier launches have ended, not only the previous one. On other architectures a launch starts after the previous one
 has ended, and both functions do nothing. EARLY states which applies; worker.py passes it to every kernel.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from bringup.compile.program.step_inputs import Chunk, packed
@@ -54,7 +52,7 @@ def convolution(step: Step, channels: int, taps: int, dtype: str, *, decode: boo
         bias_C=f.given("bias", (channels,), dtype) if bias else None,
         **add_step(f, step, decode=decode),
     )
-    return _writing(f)
+    return f
 
 
 def delta_rule(step: Step, heads: tuple[int, int], sizes: tuple[int, int], dtype: str, *, decode: bool) -> Function:
@@ -76,9 +74,4 @@ def delta_rule(step: Step, heads: tuple[int, int], sizes: tuple[int, int], dtype
         state_SHKV=add_state(f, step, (groups * repeats, k, v), "float32"),
         **add_step(f, step, decode=decode),
     )
-    return _writing(f)
-
-
-def _writing(f: Function) -> Function:
-    f.nodes = [replace(node, updates=("state",)) for node in f.nodes]
     return f

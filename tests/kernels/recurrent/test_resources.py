@@ -13,7 +13,7 @@ from bringup.compile.kernels.select.registry import calls_of
 from tests.kernels.recurrent.functions import Step, convolution, delta_rule
 
 STEPS: dict[str, Step] = {"decode": (((4, 1),), 1, 1), "prefill": (((4, 20),), 20, 1)}
-DTYPES = ("float32", "bfloat16")  # float16 has the kernels of bfloat16
+DTYPES = ("float32", "bfloat16")  # float16 has kernels of the same sizes
 
 
 def kernels(capability: str) -> dict[str, Kernel]:
