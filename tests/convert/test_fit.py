@@ -56,6 +56,44 @@ def test_a_narrower_cache_and_pages() -> None:
     assert paged.cache_each == 126 * 2 * 128 * 40000 * 2
 
 
+@pytest.mark.parametrize("family", ["lfm2_moe", "qwen3_moe"])
+def test_workspace_has_the_outputs_of_each_expert_of_a_token(family: str) -> None:
+    """Gate, up and down of 3 more experts for each of 64 tokens, in float32."""
+    config: dict[str, Any] = {
+        **{"hidden_size": 32, "intermediate_size": 40, "moe_intermediate_size": 24, "vocab_size": 97, "num_experts": 8},
+        **{"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8},
+        **{"layer_types": ["full_attention"] * 2, "num_dense_layers": 0, "max_position_embeddings": 64},
+    }
+    if family == "qwen3_moe":
+        config = {key: value for key, value in config.items() if key not in ("layer_types", "num_dense_layers")}
+    one, four = (
+        fit(
+            open_job(family, "dummy", config=config | {"num_experts_per_tok": count}), 10**9, parallel=Parallel(),
+            context=64,
+        ).workspace
+        for count in (1, 4)
+    )  # fmt: skip
+    assert four - one == 64 * 3 * (24 + 24 + 32) * 4
+
+
+def test_recurrent_states_are_divided_among_ranks() -> None:
+    """Of 2 of 4 key heads: 3 tokens of 2 · 8 + 2 · 6 channels, and a matrix of [8, 6] for each of 4 value heads."""
+    config: dict[str, Any] = {
+        **{"hidden_size": 32, "intermediate_size": 40, "moe_intermediate_size": 24, "vocab_size": 97, "num_experts": 4},
+        **{"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8},
+        **{
+            "linear_num_key_heads": 4,
+            "linear_num_value_heads": 8,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 6,
+        },
+        **{"layer_types": ["linear_attention"] * 2, "num_experts_per_tok": 2, "shared_expert_intermediate_size": 24},
+    }
+    job = open_job("qwen3_next", "dummy", config=config)
+    found = fit(job, 10**9, parallel=Parallel(tp=2), context=64, cache_dtype="float8_e4m3fn")
+    assert found.cache_each == 2 * 4 * (3 * 2 * (2 * 8 + 2 * 6) + 4 * 8 * 6)  # in float32, whatever the cache has
+
+
 def test_ranks_that_cut_a_block(tmp_path: Path) -> None:
     """Of 96 columns in groups of 32 a half has one group and a half: it can be dequantised, but not stay packed."""
     job = open_job(checkpoint=str(write("llama", FORMATS["ct-int4"], tmp_path)[0]))
