@@ -54,6 +54,7 @@ def test_a_model_in_one_file(tmp_path):
     assert np.abs(activations(job, tokens)["lm_head"] - wanted).max() <= 1e-5 * np.abs(wanted).max()
 
 
+@pytest.mark.slow
 def test_the_names_of_coming_from(tmp_path):
     """The Python of the page as it is written; both bundles continue a prompt as transformers does."""
     torch.manual_seed(0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bringup.graphs.core.module import Module, Param, State
 from bringup.graphs.layers.causal_conv import CausalConv
 from bringup.graphs.layers.linear import Linear
-from bringup.graphs.ops.activation import ACTIVATIONS, silu
+from bringup.graphs.ops.activation import ACTIVATIONS, silu, softplus
 from bringup.graphs.ops.norm import rms_norm
 from bringup.graphs.ops.recurrent.delta_rule import gated_delta_rule
 
@@ -69,7 +69,6 @@ class GatedDeltaNet(Module):
 
     def forward(self, x_Nm: Tensor, step: Step) -> Tensor:
         import torch
-        from torch.nn.functional import softplus
 
         mixed_NGC = self.conv1d(self.in_proj_qkv(x_Nm), step).unflatten(1, (-1, self.c))
         q_NGK, k_NGK, v_NGX = torch.split(

@@ -49,6 +49,11 @@ def relu_squared(x: Tensor) -> Tensor:
     return positive * positive
 
 
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x)) (Dugas et al. 2001), without overflow: max(x, 0) + log(1 + exp(-|x|))."""
+    return x.clamp(min=0) + x.abs().neg().exp().log1p()
+
+
 def soft_cap(x: Tensor, cap: float | None) -> Tensor:
     """cap · tanh(x / cap), in float32: values between -cap and cap (Gemma 2 report, section 2). None returns x."""
     import torch

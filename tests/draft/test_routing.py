@@ -47,7 +47,8 @@ def test_no_question_remains(name: str, tmp_path: Path) -> None:
     assert_fits(model, source)
 
 
-@pytest.mark.parametrize("name", ["other keys", *(pytest.param(n, marks=pytest.mark.slow) for n in [*CASES][:-1])])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
 def test_logits(name: str, tmp_path: Path) -> None:
     _, model, source = drafted_with(*CASES[name][:2], tmp_path)
     assert_same_logits(model, source)

@@ -12,6 +12,7 @@ from transformers.models.qwen3_next.modeling_qwen3_next import torch_recurrent_g
 
 from bringup.compile.program.step_inputs import Chunk, packed
 from bringup.graphs.core.step import Step
+from bringup.graphs.ops.activation import softplus
 from bringup.graphs.ops.recurrent.causal_conv import causal_conv
 from bringup.graphs.ops.recurrent.delta_rule import gated_delta_rule
 
@@ -90,6 +91,11 @@ def test_delta_rule(order: tuple[int, int], groups: int, repeats: int) -> None:
         expected, last = torch_recurrent_gated_delta_rule(*each, output_final_state=True, use_qk_l2norm_in_kernel=True)
         torch.testing.assert_close(out, expected[0], rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(state[row], last[0], rtol=1e-5, atol=1e-5)
+
+
+def test_softplus_is_torchs() -> None:
+    x = torch.cat([torch.linspace(-100, 100, 401), torch.tensor([0.0, 1e-9, -1e30, 1e30, torch.inf, -torch.inf])])
+    torch.testing.assert_close(softplus(x), F.softplus(x), rtol=1e-6, atol=0)
 
 
 def test_delta_rule_with_equal_keys() -> None:

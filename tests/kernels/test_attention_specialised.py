@@ -48,7 +48,7 @@ def few_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_calls, "PANELS", {CAPABILITY: FEW})
 
 
-SLOW = {"ragged", "one sequence", "window", "ring", "alibi", "sinks"}
+SLOW = {"many sequences", "ragged", "one sequence", "window", "ring", "alibi", "sinks"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CASES])

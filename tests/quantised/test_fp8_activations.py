@@ -70,12 +70,12 @@ def logits(bundle: Path, executor: str | None, tokens: list[int]) -> np.ndarray:
     return np.stack([each.reshape(-1, VOCAB)[-1] for each in found])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "card"),
     [
-        ("llama", "sm_90"),
-        *(pytest.param(name, "sm_90", marks=pytest.mark.slow) for name in ("qwen3", "deepseek_v3", "mixtral")),
-        *(pytest.param("llama", card, marks=pytest.mark.slow) for card in ("sm_80", "sm_89")),
+        *((name, "sm_90") for name in ("llama", "qwen3", "deepseek_v3", "mixtral")),
+        *(("llama", card) for card in ("sm_80", "sm_89")),
     ],
 )
 def test_logits_are_those_of_the_graph(name: str, card: str, tmp_path: Path) -> None:

@@ -124,6 +124,7 @@ def test_a_small_disk(small_disk, nursery, checkpoints, tmp_path):
     assert 3 in outcomes
 
 
+@pytest.mark.slow
 def test_room_is_reserved_before_writing(small_disk, nursery, checkpoints):
     (small_disk / "filler").write_bytes(bytes(1000 << 10))
     ended = nursery.run("compile", "--checkpoint", checkpoints[0], "--target", "torch", "-o", small_disk / "b")

@@ -44,6 +44,7 @@ def batched(bundle: Path, executor: str) -> list[list[int]]:
     return list(found.values())
 
 
+@pytest.mark.slow
 def test_tokens_are_those_of_torch(tmp_path: Path) -> None:
     job = mixed("float32")
     torch = greedy(load(build(job, out=tmp_path / "t", target="torch", **SETTINGS)), PROMPTS, NEW + len(PROMPTS))
