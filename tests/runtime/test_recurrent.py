@@ -58,6 +58,7 @@ def test_a_common_prefix_is_computed_by_each(opened: Opened) -> None:
     assert batch.shared_tokens == 0
 
 
+@pytest.mark.slow
 def test_a_preempted_sequence_begins_again(opened: Opened, tmp_path: Path) -> None:
     given = [bringup.Request(TOKENS[at : at + 60], max_new_tokens=20, temperature=1.0, seed=at) for at in range(5)]
     small = recurrent.compiled(tmp_path / "small", opened.manifest["target"], max_batch_size=4, cache_blocks=4)
@@ -86,6 +87,7 @@ def test_a_sequence_that_begins_ignores_what_is_in_its_row(bundle: Path) -> None
     assert np.array_equal(session.prefill(TOKENS[:40]), expected)
 
 
+@pytest.mark.slow
 def test_drafts_are_refused(bundle: Path, tmp_path: Path) -> None:
     """Tokens that are not accepted would stay in the states of the model, or of the draft."""
     with pytest.raises(BringupError, match=r"BU024.*recurrent layers cannot check tokens of a draft"):

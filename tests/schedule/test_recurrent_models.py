@@ -23,6 +23,7 @@ def opened(dtype: str, executor: str | None, out: Path) -> Session:
     return load(build(recurrent.job(dtype), out=out, target="cpu", **settings), executor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_logits(executor: str | None, tmp_path: Path) -> None:
     """A prompt in chunks, then decode; then four sequences at once, in a packed prefill and in decode."""
