@@ -98,16 +98,11 @@ class Qwen3NextConfig(HybridConfig):
         )
 
 
-class HybridLM(CausalLM):
-    """A family defines `mlp`."""
-
+class Qwen3Next(CausalLM):
     norm = OnePlusRMSNorm
 
-    def mlp(self, config: Any, index: int) -> Module:
-        raise NotImplementedError
-
-    def layer(self, config: HybridConfig, index: int) -> Module:
-        m, eps, mlp = config.hidden, config.eps, self.mlp(config, index)
+    def layer(self, config: Qwen3NextConfig, index: int) -> Module:
+        m, eps, mlp = config.hidden, config.eps, mlp_of(config, config.sparse[index])
         if config.recurrent[index]:
             g, h, k, v = config.key_heads, config.value_heads, config.key_dim, config.value_dim
             delta_net = GatedDeltaNet(m, g, h, k, v, taps=config.taps, eps=eps, activation=config.activation)
@@ -117,8 +112,3 @@ class HybridLM(CausalLM):
             m, h, g, d, bias=bias, out_bias=bias, qk_norm=eps, norm=OnePlusRMSNorm, output_gate=True
         )
         return PreNormLayer(m, eps, attention, mlp, norm=OnePlusRMSNorm)
-
-
-class Qwen3Next(HybridLM):
-    def mlp(self, config: Qwen3NextConfig, index: int) -> Module:
-        return mlp_of(config, config.sparse[index])
