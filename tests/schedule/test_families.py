@@ -16,6 +16,8 @@ from tests.models import family, parity
 from tests.models.test_families import FLOAT32, Case
 
 NEAR = 1e-5  # largest |difference| over largest |logit|: sums in another order
+# By these weights, transformers' own float32 logits of Qwen3-Next differ 1.5e-5 from those in float64.
+ROUGH = {"qwen3_next": 4e-5}
 FAST = ("llama",)
 AS_LLAMA = ("exaone", "internlm", "qwen")  # the same graph under other names of tensors
 FIRST = {each.name: next(case for case in FLOAT32 if case.family == each.name) for each in FAMILIES}
@@ -49,7 +51,7 @@ def test_logits(case: Case, tmp_path: Path, record_property) -> None:
     if not job.graph.inputs:
         worst = max(worst, four(one, tokens, wanted))
     record_property("parity", f"{case} schedule: {worst:.1e}")
-    assert worst <= NEAR
+    assert worst <= ROUGH.get(case.family, NEAR)
 
 
 def eager(job, tokens: list[int], inputs: dict[str, np.ndarray]) -> np.ndarray:
