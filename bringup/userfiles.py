@@ -110,7 +110,8 @@ def builtins_of(path: Path) -> dict[str, Any]:
 
 def folders_of(file: Path) -> list[Path]:
     """The folders of users' files that were run and that contain a file: its imports may search there first."""
-    return [folder for folder in _folders.values() if file.is_relative_to(folder)]
+    folders = set(_folders.values())
+    return [folder for folder in file.parents if folder in folders]
 
 
 def _package_of(path: Path) -> str:

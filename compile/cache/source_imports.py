@@ -37,6 +37,7 @@ def imported(file: Path) -> Imports:
     found = Imports([], {})
     if file.suffix != ".py":
         return found
+    folders = {file.parent: None} | dict.fromkeys(userfiles.folders_of(file))
     for module, level in _names(file, digest_of(file)):
         if level:
             found.files.extend(_sibling_files(file.parents[level - 1], module))
@@ -45,7 +46,7 @@ def imported(file: Path) -> Imports:
         if top in sys.stdlib_module_names:
             continue
         if top != "bringup":
-            for folder in {file.parent: None} | dict.fromkeys(userfiles.folders_of(file)):
+            for folder in folders:
                 found.files.extend(_sibling_files(folder, module))
         version = None if top == "bringup" or _is_within(file, top) else _version(top)
         if version is None:
