@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bringup.adapters.algebra.expr import S, stack
+from bringup.adapters.algebra.expr import S
 from bringup.adapters.planning.adapter import Adapter, tied
 from bringup.adapters.planning.drops import drop_rope_tables
+from bringup.adapters.shared_experts import add_shared_experts
 from bringup.graphs.qwen2_moe import Qwen2MoeConfig
 
 
@@ -14,12 +15,7 @@ def adapter(config: Qwen2MoeConfig) -> Adapter:
     qwen2["model.layers.{L}.{n:input_layernorm|post_attention_layernorm}.weight"] = S("layers.{L}.{n}.weight")
     qwen2["model.layers.{L}.self_attn.{x:q|k|v|o}_proj.{p:weight|bias}"] = S("layers.{L}.self_attn.{x}_proj.{p}")
     qwen2["model.layers.{L}.mlp.{x:gate|up|down}_proj.weight"] = S("layers.{L}.mlp.{x}_proj.weight")
-    qwen2["model.layers.{L}.mlp.{g:gate|shared_expert_gate}.weight"] = S("layers.{L}.mlp.{g}.weight")
-    shared = "layers.{L}.mlp.shared_expert.{x}_proj.weight"
-    qwen2["model.layers.{L}.mlp.shared_expert.{x:gate|up|down}_proj.weight"] = S(shared)
-    for x, axes in (("gate", "f m"), ("up", "f m"), ("down", "m f")):
-        expert = S(f"layers.{{L}}.mlp.experts.{{E}}.{x}_proj.weight", axes)
-        qwen2[f"model.layers.{{L}}.mlp.experts.{x}_proj"] = stack(expert, over="E", n=config.num_experts)
+    add_shared_experts(qwen2, config.num_experts)
     qwen2["lm_head.weight"] = tied(S("lm_head.weight"), S("embed_tokens.weight", "vocab m"), when=config.tied_head)
     drop_rope_tables(qwen2)
     return qwen2

@@ -68,6 +68,7 @@ def read_common(
     max_positions: int = 2048,
     kv_heads: int | None = None,
     head_dim: int | None = None,
+    ffn: int | None = None,
     eps: float | None = 1e-6,
     tied: bool = False,
     keys: Mapping[str, str] = NO_KEYS,
@@ -113,7 +114,7 @@ def read_common(
             fields, stated if scaled_positions else context_length(rope_config, stated), context_keys
         ),
         hidden=hidden,
-        ffn=fields.size(keys.get("intermediate_size", "intermediate_size")),
+        ffn=fields.size(keys.get("intermediate_size", "intermediate_size"), ffn),
         num_heads=heads,
         num_kv_heads=kv,
         head_dim=d,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from bringup.graphs.config.fields import MOST_EXPERTS, Fields
-from bringup.graphs.config.moe import sparse_layers
+from bringup.graphs.config.fields import Fields
+from bringup.graphs.config.moe import read_shared_experts, sparse_layers
 from bringup.graphs.config.windows import switched_window, window_of_layers
 from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common
 from bringup.graphs.layers.attention import GroupedAttention
@@ -43,11 +43,8 @@ class Qwen2MoeConfig(DecoderConfig):
         return cls(
             **read_common(fields, _windows(fields, layers), max_positions=32768, kv_heads=16),
             attention_bias=fields.get("qkv_bias", bool, True),
+            **read_shared_experts(fields, experts, ffn=1408, shared=5632, per_token=4),
             sparse=sparse_layers(fields, layers, experts),
-            expert_ffn=fields.size("moe_intermediate_size", 1408),
-            shared_ffn=fields.size("shared_expert_intermediate_size", 5632),
-            num_experts=experts,
-            experts_per_token=fields.size("num_experts_per_tok", 4, maximum=experts or MOST_EXPERTS),
             normalise=fields.get("norm_topk_prob", bool, False),
         )
 

@@ -40,6 +40,7 @@ _LLAMA = (
     *("MistralForCausalLM", "MistralModel", "MinistralForCausalLM"),
 )
 _LLAVA = ("LlavaForConditionalGeneration", "LlavaLlamaForCausalLM", "LlavaMistralForCausalLM", "LlavaQwenForCausalLM")
+_QWEN35_MOE = ("Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM", "Qwen3_5MoeTextModel")
 FAMILIES: tuple[Family, ...] = (
     _family("bloom", "Bloom", "BloomForCausalLM", "BloomModel"),
     _family("deepseek_mtp", "DeepseekMtp"),
@@ -66,6 +67,8 @@ FAMILIES: tuple[Family, ...] = (
     _family("qwen2", "Qwen2", "Qwen2ForCausalLM", "Qwen2Model"),
     _family("qwen2_moe", "Qwen2Moe", "Qwen2MoeForCausalLM", "Qwen2MoeModel"),
     _family("qwen3", "Qwen3", "Qwen3ForCausalLM", "Qwen3Model"),
+    _family("qwen3_5", "Qwen3_5", "Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM", "Qwen3_5TextModel"),
+    _family("qwen3_5_moe", "Qwen3_5Moe", *_QWEN35_MOE),
     _family("qwen3_moe", "Qwen3Moe", "Qwen3MoeForCausalLM", "Qwen3MoeModel"),
     _family("qwen3_next", "Qwen3Next", "Qwen3NextForCausalLM", "Qwen3NextModel"),
 )

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from bringup.adapters.algebra.expr import S
 from bringup.adapters.algebra.values import log, scale, shift
 from bringup.adapters.dialects.dialect import DECODER, Dialect, turned_part
+from bringup.adapters.hybrid import by_key_head, channels
 from bringup.adapters.planning.adapter import Adapter, either, tied
-from bringup.adapters.qwen3_next import by_key_head, channels, gates, of_key_heads
+from bringup.adapters.qwen3_next import gates, of_key_heads
 
 if TYPE_CHECKING:
     from bringup.adapters.checkpoints.gguf_config import Hyperparameters

@@ -248,8 +248,10 @@ def _loaded(checkpoint: Checkpoint, config: Mapping[str, Any], **options: Any) -
 
 
 def _sees(config: Mapping[str, Any]) -> bool:
-    """Whether it is the config of a model of text and images."""
-    return "text_config" in config
+    """Whether it is the config of a model of text and images that transformers does not load as a model of text."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    return "text_config" in config and config.get("model_type") not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 
 def _unknown(config: Mapping[str, Any], why: str) -> BringupError:

@@ -1,13 +1,13 @@
-"""The settings of sigmoid routing in the configs of DeepSeek-V3 and GLM-4.5, and Qwen's list of layers with experts."""
+"""The settings of sigmoid routing in the configs of DeepSeek-V3 and GLM-4.5, and Qwen's keys for experts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Self
+from typing import Any, Self
 
-from bringup.graphs.config.fields import Fields
+from bringup.graphs.config.fields import MOST_EXPERTS, Fields
 
 NO_KEYS: Mapping[str, str] = MappingProxyType({})
 
@@ -83,3 +83,16 @@ def sparse_layers(fields: Fields, layers: int, experts: int) -> tuple[bool, ...]
     """
     dense, stride = fields.indices("mlp_only_layers"), fields.size("decoder_sparse_step", 1)
     return tuple(experts > 0 and index not in dense and (index + 1) % stride == 0 for index in range(layers))
+
+
+def read_shared_experts(fields: Fields, experts: int, *, ffn: int, shared: int, per_token: int) -> dict[str, Any]:
+    """The sizes of routed experts and of a shared one, by Qwen's keys; the settings are the family's defaults.
+
+    `expert_ffn` is the width of each routed expert, `shared_ffn` that of the shared one.
+    """
+    return dict(
+        expert_ffn=fields.size("moe_intermediate_size", ffn),
+        shared_ffn=fields.size("shared_expert_intermediate_size", shared),
+        num_experts=experts,
+        experts_per_token=fields.size("num_experts_per_tok", per_token, maximum=experts or MOST_EXPERTS),
+    )

@@ -61,6 +61,8 @@ ON_CPU: dict[str, tuple[str, ...]] = {
     "qwen2": ("windows-from-a-layer-on",),
     "qwen2_moe": ("dense-layers-tied", "windows-every-expert"),
     "qwen3": ("windows-biases", "dynamic"),
+    "qwen3_5": ("sections-of-rope", "biases-tied"),
+    "qwen3_5_moe": ("more-value-heads",),
     "qwen3_moe": ("dense-layers-tied",),
     "qwen3_next": ("more-experts-than-tokens", "dense-layers-biases-tied"),
     "rare_words": ("neox-3-of-12-channels", "bloom-slow-but-exact", "deepseek-v2-normalised"),
