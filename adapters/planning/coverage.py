@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 from bringup.adapters.algebra.computed import Computed
@@ -97,12 +98,20 @@ def _remove_complete(users: Users, whole: Sequence[tuple[list[Entry], dict[int, 
     used = {key[0] for key in users}
     for entries, values in whole if users else ():
         for value in values.values():
-            for entry in entries if value in used else ():
+            for entry in entries if _unplaced(value) in used else ():
                 users.pop(_key(entry, value), None)
 
 
 def _key(entry: Entry, value: Computed) -> tuple[object, ...]:
-    return value, *(entry.sources[nest.source] for region in value.inputs for nest in region.nests)
+    """What a value computes, from which sources. A rule that names a tensor twice has two sources for it."""
+    sources = [entry.sources[nest.source] for region in value.inputs for nest in region.nests]
+    return _unplaced(value), *(_key(entry, each) if isinstance(each, Computed) else each for each in sources)
+
+
+def _unplaced(value: Computed) -> Computed:
+    """The value without the indices of its sources."""
+    inputs = (replace(region, nests=tuple(replace(nest, source=0) for nest in region.nests)) for region in value.inputs)
+    return replace(value, inputs=tuple(inputs), arrays_of_form=())
 
 
 def _by_region(plan: Plan) -> Iterable[list[Entry]]:

@@ -49,6 +49,17 @@ def test_part_of_a_value_is_not_the_whole():
     assert [(entry.declared.name, round(share, 3)) for entry, _, share in half_used(plan)] == [("q", 0.333)]
 
 
+@pytest.mark.parametrize(("read", "shares"), [((0, 1, 2), []), ((2, 1), [0.833]), ((0,), [0.167])])
+def test_parts_of_a_value_that_one_rule_reads(read: tuple[int, ...], shares: list[float]):
+    """The rule names the value once for each part; together they are the parts of one value."""
+    parts = scale(S("qkv", "n m", n=6), 2.0).split("n", 1, 2, 3)
+    table = Adapter("test")
+    table["w"] = cat(*(parts[index] for index in read), axis="n")
+    rows = sum((1, 2, 3)[index] for index in read)
+    plan, _ = planned(table, {"qkv": np.ones((6, 3), FLOAT)}, w=Param("n m", n=rows, m=3))
+    assert [round(share, 3) for _, _, share in half_used(plan)] == shares
+
+
 def test_bits_widened_into_a_value_node():
     wanted = np.random.default_rng(0).normal(size=1000).astype(np.float16)
     table = Adapter("test")
