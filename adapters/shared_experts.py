@@ -21,4 +21,4 @@ def add_shared_experts(table: Adapter, experts: int, *, fused: bool = False) -> 
     whole = (pair.at("t", 0), pair.at("t", 1), S(f"{MLP}experts.down_proj", "e m f"))
     for index, (x, axes) in enumerate((("gate", "f m"), ("up", "f m"), ("down", "m f"))):
         each = stack(S(f"{MLP}experts.{{E}}.{x}_proj.weight", axes), over="E", n=experts)
-        table[f"model.{MLP}experts.{x}_proj"] = either(each, whole[index]) if fused else each
+        table[f"model.{MLP}experts.{x}_proj"] = either(whole[index], each) if fused else each
