@@ -16,7 +16,7 @@ from bringup.diagnostics import BringupError
 from tests.models import family
 from tests.models.test_families import FLOAT32, MORE, Case
 
-NEAR = 2e-5  # of the largest logit: sums in another order
+NEAR = 3e-5  # of the largest logit: sums in another order, which a DeltaNet enlarges
 TOKENS = 40
 # More ranks than key heads, groups of experts, complete experts on each rank, repeated experts, a padded vocabulary.
 DIVISIONS: tuple[dict[str, int], ...] = (

@@ -1,4 +1,4 @@
-"""Qwen3-Next in fp8 with a scale a block: channels of a key head that are complete blocks, and some that cut them."""
+"""Qwen3-Next and Qwen3.5-MoE in fp8 with a scale a block: a key head's channels are complete blocks, or cut them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import Qwen3NextConfig
+from transformers import PreTrainedConfig, Qwen3_5MoeTextConfig, Qwen3NextConfig
 
 from bringup.compile.job import open_job
 from bringup.compile.packed_job import pack_job
@@ -18,18 +18,28 @@ from tests.quantised import fp8_checkpoints
 
 BLOCK = 16
 SIZES: dict[str, Any] = dict(
-    vocab_size=131, max_position_embeddings=1024, hidden_size=64, intermediate_size=48, num_hidden_layers=2,
-    num_attention_heads=4, num_key_value_heads=2, head_dim=32, linear_num_key_heads=2, linear_num_value_heads=4,
-    moe_intermediate_size=32, shared_expert_intermediate_size=32, num_experts=3, num_experts_per_tok=2,
+    vocab_size=131, max_position_embeddings=1024, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=32, linear_num_key_heads=2, linear_num_value_heads=4, moe_intermediate_size=32,
+    shared_expert_intermediate_size=32, num_experts=3, num_experts_per_tok=2,
     layer_types=["linear_attention", "full_attention"], rms_norm_eps=1e-3,
 )  # fmt: skip
-CASES: dict[str, Qwen3NextConfig] = {
-    "complete": Qwen3NextConfig(**SIZES, linear_key_head_dim=16, linear_value_head_dim=32),
-    "cut": Qwen3NextConfig(**SIZES, linear_key_head_dim=12, linear_value_head_dim=10),
+COMPLETE, CUT = (
+    dict(linear_key_head_dim=16, linear_value_head_dim=32),
+    dict(linear_key_head_dim=12, linear_value_head_dim=10),
+)
+CASES: dict[str, PreTrainedConfig] = {
+    "qwen3_next-complete": Qwen3NextConfig(**SIZES, **COMPLETE, intermediate_size=48),
+    "qwen3_next-cut": Qwen3NextConfig(**SIZES, **CUT, intermediate_size=48),
+    "qwen3_5_moe-complete": Qwen3_5MoeTextConfig(**SIZES, **COMPLETE),
+    "qwen3_5_moe-cut": Qwen3_5MoeTextConfig(**SIZES, **CUT),
 }
 # What Qwen's converter leaves as it is, besides embeddings and the head.
-UNCONVERTED = ("mlp.gate", "mlp.shared_expert_gate", "linear_attn.in_proj_ba", "linear_attn.conv1d")
-FUSED = "model.layers.0.linear_attn.in_proj_qkvz.weight"
+UNCONVERTED = (
+    "mlp.gate",
+    "mlp.shared_expert_gate",
+    "linear_attn.conv1d",
+    *(f"linear_attn.in_proj_{x}" for x in ("ba", "b", "a")),
+)
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -42,7 +52,10 @@ def folders(request, tmp_path_factory) -> tuple[Path, Path]:
         if codes.dtype == torch.float8_e4m3fn:
             scales = torch.kron(stored[f"{name}_scale_inv"], torch.ones(BLOCK, BLOCK))
             tensors[name] = codes.float() * scales[: codes.shape[0], : codes.shape[1]]
-    assert stored[FUSED].dtype == torch.float8_e4m3fn
+    at = "model.layers.0.linear_attn.in_proj_qkv"
+    assert [array.dtype for name, array in stored.items() if name in (f"{at}.weight", f"{at}z.weight")] == [
+        torch.float8_e4m3fn
+    ]
     save_file(tensors, plain / "model.safetensors", {"format": "pt"})
     return fp8, plain
 
