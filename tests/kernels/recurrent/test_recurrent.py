@@ -8,6 +8,7 @@ import pytest
 from bringup.compile.schedule.costs import cost_of
 from tests.kernels.graphs import Function, far
 from tests.kernels.recurrent.functions import (
+    CHUNKS,
     DECODE,
     FULL,
     PLACES,
@@ -20,6 +21,9 @@ from tests.kernels.recurrent.functions import (
 
 # Sums in another order; in 16 bits the result is rounded once. The state of a convolution is exact.
 NEAR = {"float32": 3e-6, "bfloat16": 4e-3, "float16": 5e-4}
+
+# Of a state in float32: sums in another order; in chunks, terms with errors of 2⁻¹⁷.
+STATE, IN_CHUNKS = 3e-6, 1e-5
 
 
 def parts(step: Step) -> list[tuple[int, int, slice, int]]:
@@ -45,7 +49,7 @@ def check(f: Function, step: Step, out: np.ndarray, state: np.ndarray, dtype: st
         assert np.isfinite(found.astype(np.float64)).all(), "padding is finite"
         assert far(found[:real], out[:real]) <= NEAR[dtype]
         for _, _, _, row in parts(step):
-            assert far(after[row], state[row]) <= (0 if exact else 3e-6)
+            assert far(after[row], state[row]) <= (0 if exact else IN_CHUNKS if step is CHUNKS else STATE)
         others = sorted(set(range(ROWS)) - {row for *_, row in parts(step)})
         np.testing.assert_array_equal(after[others].view(np.uint8), f.arrays["state"][others].view(np.uint8))
 
@@ -116,6 +120,8 @@ def expected_delta_rule(f: Function, step: Step) -> tuple[np.ndarray, np.ndarray
         (RAGGED, (1, 3), (24, 37), "bfloat16"),
         (RAGGED, (2, 1), (7, 3), "float16"),
         (FULL, (1, 1), (256, 20), "float32"),
+        (CHUNKS, (1, 2), (24, 20), "bfloat16"),
+        pytest.param(CHUNKS, (2, 1), (128, 16), "bfloat16", marks=pytest.mark.slow),
     ],
 )
 def test_delta_rule(step: Step, heads: tuple[int, int], sizes: tuple[int, int], dtype: str) -> None:
