@@ -1,8 +1,8 @@
 """The cost of a launch: bytes read from and written to memory, and floating-point operations.
 
-Each byte is counted once per launch, however many programs read it. The bytes read of a cache follow from the number of
-keys of each sequence. For experts and LoRAs an upper bound is counted: as if every token selected a different one, and
-each block were full.
+Each byte is counted once per launch, however many programs or kernels of the launch read it; scratch memory of kernels
+is not counted. The bytes read of a cache follow from the number of keys of each sequence. For experts and LoRAs an
+upper bound is counted: as if every token selected a different one, and each block were full.
 """
 
 from __future__ import annotations

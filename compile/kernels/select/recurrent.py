@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from bringup.compile.kernels.call import Constant, KernelCall
 from bringup.compile.kernels.code.types import power_of_two
-from bringup.compile.kernels.select.attention_calls import NARROW, WIDE, step_of
-from bringup.compile.kernels.select.tensors import argument_of, call_of, result_of
+from bringup.compile.kernels.select.attention_calls import NARROW, WIDE, Step, step_of
+from bringup.compile.kernels.select.attention_tiles import TENSOR_CORE
+from bringup.compile.kernels.select.tensors import Tensor, argument_of, call_of, dense_tensor, result_of, workspace
 from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph
 from bringup.graphs.ops.recurrent.delta_rule import EPS
 
@@ -17,6 +20,11 @@ ELEMENTS = 2048  # of a state in the registers of a warp, 64 for each thread
 ONE_WARP = 128  # channels of a key that a warp has alone; with more, one of the kernels spilled
 COLUMNS = (4, 32)  # least and most columns of a state that a program has
 MOST_KEYS = 512  # channels of a key: the elements of COLUMNS[0] columns
+# Prefill in chunks. A chunk costs two launches and a few microseconds, whatever its number of tokens; token by token,
+# these tokens take about 0.4 microseconds each. With more keys or columns in a program some kernels spill.
+CHUNK = 32  # tokens
+LEAST_TOKENS = 64  # of a step: from here on the longest sequence can have two full chunks
+CHUNK_KEYS, CHUNK_COLUMNS = 128, 16  # most channels of a key; columns of a state that a program has
 
 
 def recurrent(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
@@ -90,7 +98,40 @@ def _delta_rule(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
         **{"SCALE": keys**-0.5, "EPS": EPS, "BK": rows, "BV": across, "KNOWN": known},
     }
     parameters = {**operands, "starts": starts, "rows_B": step.rows, "lengths_B": step.lengths, "out_NHV": out}
+    narrow = all(tensor.dtype == "bfloat16" for tensor in (q, k, v))
+    if starts is not None and narrow and keys <= CHUNK_KEYS and tokens >= LEAST_TOKENS:
+        return _in_chunks(operands, step, out, constants)
     grid = (-(-columns // across), groups * repeats, step.sequences + (starts is not None))
     return (
         call_of("recurrent.gated_delta_rule", parameters, constants, grid, warps=2 if rows > ONE_WARP else 1, stages=1),
     )
+
+
+def _in_chunks(
+    operands: dict[str, Tensor], step: Step, out: Tensor, constants: dict[str, Constant]
+) -> tuple[KernelCall, ...]:
+    """Two calls: what does not depend on the state, of all chunks in parallel; then the state, chunk after chunk."""
+    q, k, v, decay, beta, state = operands.values()
+    tokens, heads, columns = out.shape
+    slots = (tokens - 1) // CHUNK + step.sequences  # `chunk_of` in source/recurrent/sequences.py
+    square, four = (slots, heads, CHUNK, CHUNK), (slots, heads, 4, CHUNK)
+    shapes = {"solved_SHCC": square, "seen_SHCC": square, "factors_SHFC": four}
+    places, end = workspace([4 * prod(shape) for shape in shapes.values()])
+    scratch = {
+        name: dense_tensor(place, WIDE, shape) for (name, shape), place in zip(shapes.items(), places, strict=True)
+    }
+    rows = max(TENSOR_CORE, power_of_two(q.shape[2]))
+    sizes: dict[str, Constant] = {"C": CHUNK, "BK": rows, "BV": CHUNK_COLUMNS, "ENDS": power_of_two(step.sequences)}
+    every = constants | sizes
+    of_chunks = ("B", "H", "R", "K", "C", "ENDS", "SCALE", "EPS", "BK")
+    of_chunks += ("Q_ROW", "Q_HEAD", "K_ROW", "K_HEAD", "D_ROW", "D_HEAD", "B_ROW", "B_HEAD")
+    own = {name: every[name] for name in of_chunks}
+    parameters = {"q_NGK": q, "k_NGK": k, "decay_NH": decay, "beta_NH": beta, "starts": step.starts, **scratch}
+    chunks = call_of("recurrent.delta_chunks", parameters, own, (slots, heads, 1), warps=4, stages=1, scratch=end)
+    own = {name: value for name, value in every.items() if name not in ("D_ROW", "D_HEAD", "B_ROW", "B_HEAD")}
+    own = {name: value for name, value in own.items() if name not in ("SCALE", "EPS", "ENDS")}
+    fields = {"starts": step.starts, "rows_B": step.rows, "lengths_B": step.lengths}
+    parameters = {"q_NGK": q, "k_NGK": k, "v_NGRV": v, **scratch, "state_SHKV": state, **fields, "out_NHV": out}
+    grid = (-(-columns // CHUNK_COLUMNS), heads, step.sequences + 1)
+    states = call_of("recurrent.delta_states", parameters, own, grid, warps=4, stages=1, scratch=end)
+    return (chunks, states)

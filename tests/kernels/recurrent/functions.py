@@ -13,6 +13,8 @@ ROWS = 6  # of the states; the last is for padding
 Step = tuple[tuple[tuple[int, int], ...], int, int]
 RAGGED: Step = (((0, 5), (7, 2), (3, 9), (0, 1)), 24, 6)  # two sequences and seven tokens of padding
 FULL: Step = (((1, 6),), 6, 1)
+# Sequences of one and of several chunks, that begin and end inside of 32 tokens; two of padding, and its tokens.
+CHUNKS: Step = (((0, 33), (7, 2), (3, 70), (0, 1)), 130, 6)
 DECODE: Step = (((4, 1), (0, 1), (9, 1)), 5, 5)  # two sequences of padding, with the same row
 PLACES = (3, 0, 4, 1)  # the row of each sequence
 

@@ -12,7 +12,7 @@ from bringup.compile.kernels.resources import resources
 from bringup.compile.kernels.select.registry import calls_of
 from tests.kernels.recurrent.functions import Step, convolution, delta_rule
 
-STEPS: dict[str, Step] = {"decode": (((4, 1),), 1, 1), "prefill": (((4, 20),), 20, 1)}
+STEPS: dict[str, Step] = {"decode": (((4, 1),), 1, 1), "prefill": (((4, 20),), 20, 1), "chunks": (((4, 70),), 70, 1)}
 DTYPES = ("float32", "bfloat16")  # float16 has kernels of the same sizes
 
 
@@ -35,6 +35,7 @@ def kernels(capability: str) -> dict[str, Kernel]:
 @pytest.mark.parametrize("capability", ARCHITECTURES)
 def test_none_spills(capability: str) -> None:
     found = kernels(capability)
-    assert len(found) == 2 * (3 + 1) + 2 * (3 + 2)
+    in_chunks = 2  # more: prompts in bfloat16 with 64 and with 128 channels have two kernels
+    assert len(found) == 2 * (3 + 1) + 2 * (3 + 2) + 2 * (3 + 2) + in_chunks
     compiled = compile_kernels(found.values(), capability, default_store())
     assert {name: used for name, each in found.items() if (used := resources(compiled[each]).stack)} == {}

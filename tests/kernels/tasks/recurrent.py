@@ -1,6 +1,6 @@
 """Steps of recurrent layers: prompts of several tokens, and decode."""
 
-from tests.kernels.recurrent.functions import DECODE, RAGGED, convolution, delta_rule
+from tests.kernels.recurrent.functions import CHUNKS, DECODE, RAGGED, convolution, delta_rule
 from tests.kernels.tasks.task import Task, task_of
 
 
@@ -13,3 +13,8 @@ def delta_ruled(keys: int, dtype: str, *, decode: bool) -> Task:
     """The gated delta rule, of one warp or, with more than 128 channels of a key, two."""
     step = DECODE if decode else RAGGED
     return task_of(delta_rule(step, (1, 2), (keys, 16), dtype, decode=decode), "out")
+
+
+def delta_in_chunks() -> Task:
+    """The gated delta rule of prompts with up to three chunks."""
+    return task_of(delta_rule(CHUNKS, (1, 2), (24, 20), "bfloat16", decode=False), "out")

@@ -16,6 +16,7 @@ from bringup.compile.runtime.kernel_trial import trial_of
 from bringup.compile.runtime.request import Request
 from bringup.compile.runtime.session import load
 from tests.schedule.models import CONTEXT, PREFILL, VOCAB, greedy
+from tests.targets.recurrent.mixed import HEADS, KEYS
 
 FILE = Path(__file__).with_name("mixed.py")
 CONFIG = {
@@ -25,6 +26,8 @@ CONFIG = {
 }
 # Longer than a prefill, shorter, and shorter than the taps of a convolution.
 PROMPTS = [[(11 * at + size) % VOCAB for at in range(size)] for size in (40, 9, 2, 1, 13)]
+LONG = 80  # tokens of a prefill in chunks
+LONG_PROMPT = [(7 * at + 13) % VOCAB for at in range(110)]
 NEW = 4
 NEAR = {"float32": 1e-4, "bfloat16": 5e-2}
 SETTINGS: dict[str, Any] = {"max_seq_len": CONTEXT, "buckets": (PREFILL,), "max_batch_size": 4}
@@ -80,6 +83,24 @@ def test_kernels_are_clean(capability: str, dtype: str, tmp_path: Path) -> None:
     assert stems >= {*convolutions, "recurrent.gated_delta_rule"}
     assert [finding for row in rows for finding in row.seen.findings] == []
     assert max(row.error for row in rows) < NEAR[dtype]
+
+
+@pytest.mark.slow
+def test_a_prompt_in_chunks(tmp_path: Path) -> None:
+    """A prompt of two prefills, the second with the state of the first: tokens of torch, and bytes of the schedule."""
+    job, settings = mixed("bfloat16"), {"max_seq_len": CONTEXT, "buckets": (LONG,)}
+    theirs = load(build(job, out=tmp_path / "t", target="torch", **settings))
+    bundle = build(job, out=tmp_path / "b", target="cuda:sm_90", **settings)
+    assert greedy(load(bundle, "emulate"), [LONG_PROMPT], NEW) == greedy(theirs, [LONG_PROMPT], NEW)
+    rows = [row for row in trial_of(bundle, entries=[f"prefill_{LONG}"]) if "delta_states" in row.kernels]
+    assert [row.kernels for row in rows] == ["recurrent.delta_chunks recurrent.delta_states"]
+    (row,) = rows
+    assert row.seen.findings == []
+    assert row.error < NEAR["bfloat16"]
+    assert row.seen.written == row.cost.written
+    # Both kernels read q and k, neither reads tokens, positions and slots. The prompt begins, so no state is read.
+    again, unread = 2 * 2 * LONG * HEADS[0] * KEYS, 3 * 8 * LONG
+    assert row.seen.read == pytest.approx(row.cost.other + again - unread, rel=0.01)
 
 
 @pytest.mark.slow

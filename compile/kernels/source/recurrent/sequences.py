@@ -21,3 +21,18 @@ def sequence_of(starts, n, B: tl.constexpr, ENDS: tl.constexpr):
     b = tl.arange(0, ENDS)
     ends = tl.load(starts + 1 + b, mask=b < B, other=9223372036854775807)
     return tl.sum((ends[None, :] <= n[:, None]).to(tl.int32), 1)
+
+
+@triton.jit
+def chunk_of(starts, slot, B: tl.constexpr, C: tl.constexpr, ENDS: tl.constexpr):
+    """The first token of the chunk in a slot, and the number of tokens from there to the end of its sequence.
+
+    The chunks of C tokens of sequence b have the slots from starts[b] // C + b on: a sequence that begins in the middle
+    of C tokens begins a chunk. At most 0 tokens: the slot has no chunk.
+    """
+    b = tl.arange(0, ENDS)
+    begins = tl.load(starts + b, mask=b < B, other=0) // C + b
+    sequence = tl.sum(((begins <= slot) & (b < B)).to(tl.int32), 0) - 1
+    first, count = tokens_of(starts, sequence)
+    done = (slot - first // C - sequence) * C
+    return first + done, count - done
