@@ -39,8 +39,22 @@ def channels(config: HybridConfig) -> int:
     return 2 * config.key_heads * config.key_dim + config.value_heads * config.value_dim
 
 
-def by_key_head(rows: Expr, other: str, config: HybridConfig) -> Expr:
-    """Rows of all queries, all keys and all values (axes `x` and `other`), ordered by key head."""
+def by_key_head(rows: Expr, other: str, config: HybridConfig, *, tiled: bool = False) -> Expr:
+    """Rows of all queries, all keys and all values (axes `x` and `other`), ordered by key head.
+
+    `tiled`: the value heads are in the order that `by_value_head` expects.
+    """
     h, keys, values = config.key_heads, config.key_heads * config.key_dim, config.value_heads * config.value_dim
-    parts = (part.mv(f"(h x) {other} -> h x {other}", h=h) for part in rows.split("x", keys, keys, values))
+    q, k, v = rows.split("x", keys, keys, values)
+    v = by_value_head(v, f"({{}} x) {other}", config) if tiled else v
+    parts = (part.mv(f"(h x) {other} -> h x {other}", h=h) for part in (q, k, v))
     return cat(*parts, axis="x").mv(f"h c {other} -> (h c) {other}")
+
+
+def by_value_head(tiled: Expr, axes: str, config: HybridConfig) -> Expr:
+    """Moves the value heads of each key head next to each other: before, the first of each come first, then the second.
+
+    `axes` has {} for the two axes of the value heads.
+    """
+    h, r = config.key_heads, config.value_heads // config.key_heads
+    return tiled.mv(f"{axes.format('r h')} -> {axes.format('h r')}", h=h, r=r)

@@ -20,6 +20,8 @@ from transformers import (
     Lfm2MoeConfig,
     LlamaConfig,
     Qwen2Config,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
     Qwen3NextConfig,
 )
 from transformers.models.deepseek_v32 import DeepseekV32Config
@@ -68,12 +70,15 @@ MLA: dict[str, Any] = {
     "n_shared_experts": 2, "moe_intermediate_size": 16, "n_group": 4, "topk_group": 2,
 }  # fmt: skip
 SQUARE_MLA = MLA | {"qk_nope_head_dim": 14, "kv_lora_rank": 14}  # the shape of k_b does not tell its axes apart
-NEXT: dict[str, Any] = {
-    "hidden_size": 36, "intermediate_size": 44, "num_hidden_layers": 3, "full_attention_interval": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24, "linear_num_key_heads": 2,
-    "linear_num_value_heads": 6, "linear_key_head_dim": 12, "linear_value_head_dim": 12, "num_experts": 5,
-    "num_experts_per_tok": 2, "moe_intermediate_size": 22, "shared_expert_intermediate_size": 26, "rms_norm_eps": 1e-3,
+DELTA_NETS: dict[str, Any] = {
+    "hidden_size": 36, "num_hidden_layers": 3, "full_attention_interval": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 24, "linear_num_key_heads": 2, "linear_num_value_heads": 6,
+    "linear_key_head_dim": 12, "linear_value_head_dim": 12, "rms_norm_eps": 1e-3,
 }  # fmt: skip
+EXPERTS: dict[str, Any] = {
+    "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 22, "shared_expert_intermediate_size": 26,
+}  # fmt: skip
+NEXT = DELTA_NETS | EXPERTS | {"intermediate_size": 44}
 CASES: dict[str, Case] = {
     "gpt2": Case(
         arch=ARCH.GPT2, base=gguf_keys.gpt2, tensors=gguf_tensors.transposed,
@@ -205,6 +210,16 @@ CASES: dict[str, Case] = {
         arch=ARCH.QWEN3NEXT, words=gguf_keys.qwen3_next, tensors=gguf_tensors.of_older_delta_nets,
         config=Qwen3NextConfig(
             **SIZES | NEXT | {"linear_num_key_heads": 3, "linear_conv_kernel_dim": 3}, tie_word_embeddings=True,
+        ),
+    ),
+    "qwen3-5": Case(
+        arch=ARCH.QWEN35, words=gguf_keys.qwen3_5, tensors=gguf_tensors.of_tiled_delta_nets,
+        config=Qwen3_5TextConfig(**SIZES | DELTA_NETS | {"linear_value_head_dim": 10}, intermediate_size=44),
+    ),
+    "qwen3-5-moe": Case(
+        arch=ARCH.QWEN35MOE, words=gguf_keys.qwen3_5, tensors=gguf_tensors.of_tiled_delta_nets,
+        config=Qwen3_5MoeTextConfig(
+            **SIZES | DELTA_NETS | EXPERTS | {"linear_num_key_heads": 3}, tie_word_embeddings=True,
         ),
     ),
 }  # fmt: skip

@@ -192,8 +192,9 @@ def llama3_factors(rope: Config, width: int) -> Iterator[float]:
 
 def qwen3_next(writer: gguf.GGUFWriter, config: Config) -> None:
     """`Qwen2MoeModel.set_gguf_parameters`, and that of `Qwen3NextModel`."""
-    writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
-    writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+    if config.get("moe_intermediate_size"):
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
     writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
     writer.add_ssm_state_size(config["linear_key_head_dim"])
     writer.add_ssm_group_count(config["linear_num_key_heads"])
@@ -202,3 +203,9 @@ def qwen3_next(writer: gguf.GGUFWriter, config: Config) -> None:
     writer.add_full_attention_interval(config["layer_types"].index("full_attention") + 1)
     part = config["rope_parameters"]["partial_rotary_factor"]
     writer.add_rope_dimension_count(int(config["head_dim"] * part))
+
+
+def qwen3_5(writer: gguf.GGUFWriter, config: Config) -> None:
+    """`_Qwen35MRopeMixin.set_gguf_parameters`, after those above."""
+    qwen3_next(writer, config)
+    writer.add_rope_dimension_sections([*config["rope_parameters"].get("mrope_section", [11, 11, 10]), 0])

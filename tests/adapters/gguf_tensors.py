@@ -100,6 +100,27 @@ def of_older_delta_nets(tensors: Tensors, config: Config) -> Tensors:
     return found
 
 
+def of_tiled_delta_nets(tensors: Tensors, config: Config) -> Tensors:
+    """`_LinearAttentionVReorderBase.modify_tensors`: value heads one of each key head after another."""
+    heads, key, value = (config[f"linear_{x}"] for x in ("num_key_heads", "key_head_dim", "value_head_dim"))
+    each = config["linear_num_value_heads"] // heads
+    order = [h * each + r for r in range(each) for h in range(heads)]
+    rows = [head * value + channel for head in order for channel in range(value)]
+    found: Tensors = {}
+    for name, array in of_older_delta_nets(tensors, config).items():
+        if "in_proj_qkv" in name or "conv1d" in name:
+            of_keys = 2 * heads * key
+            array = np.concatenate([array[:of_keys], array[of_keys:][rows]])
+        elif "in_proj_z" in name:
+            array = array[rows]
+        elif name.endswith(("in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_proj.bias")):
+            array = array[order]
+        elif "linear_attn.out_proj" in name:
+            array = array[:, rows]
+        found[name] = array
+    return found
+
+
 def without_one(tensors: Tensors, config: Config) -> Tensors:
     """`LFM2Model.modify_tensors`: a convolution's weights have two dimensions."""
     return {name: array[:, 0] if "conv.conv" in name else array for name, array in tensors.items()}

@@ -87,7 +87,8 @@ def hyperparameters(writer: gguf.GGUFWriter, config: Config) -> None:
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
+    if config.get("intermediate_size"):
+        writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(heads)
     if config.get("num_key_value_heads"):
         writer.add_head_count_kv(config["num_key_value_heads"])

@@ -67,20 +67,23 @@ def test_experts_in_mxfp4(tmp_path: Path) -> None:
         assert np.array_equal(array, wanted.reshape(array.shape))
 
 
-def test_a_draft_of_glm_is_dropped(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "layers", "hidden"), [("glm4-moe", 2, 30), ("qwen3-5", 3, 36)])
+def test_the_layer_of_a_draft_is_dropped(name: str, layers: int, hidden: int, tmp_path: Path) -> None:
     """`block_count` counts the draft's layer, which comes last."""
-    case = CASES["glm4-moe"]
+    case = CASES[name]
 
     def words(writer: gguf.GGUFWriter, config: llama_cpp.Config) -> None:
-        gguf_keys.glm(writer, config)
-        for key, value in (("block_count", 3), ("nextn_predict_layers", 1)):
+        case.words(writer, config)
+        for key, value in (("block_count", layers + 1), ("nextn_predict_layers", 1)):
             gguf_keys.set_key(writer, key, value)
-        for name in ("nextn.eh_proj.weight", "nextn.enorm.weight", "attn_norm.weight"):
-            writer.add_tensor(f"blk.2.{name}", np.ones((30, 60) if "proj" in name else 30, np.float32))
+        for tensor in ("nextn.eh_proj.weight", "nextn.enorm.weight", "attn_norm.weight"):
+            shape = (hidden, 2 * hidden) if "proj" in tensor else hidden
+            writer.add_tensor(f"blk.{layers}.{tensor}", np.ones(shape, np.float32))
 
     folder, file = gguf_families.write(case, tmp_path, words=words)
     job = llama_cpp.assert_same_logits(folder, file)
-    assert job.plan.dropped.keys() == {f"blk.2.{x}.weight" for x in ("attn_norm", "nextn.eh_proj", "nextn.enorm")}
+    dropped = {f"blk.{layers}.{x}.weight" for x in ("attn_norm", "nextn.eh_proj", "nextn.enorm")}
+    assert job.plan.dropped.keys() == dropped
 
 
 @pytest.mark.parametrize(
