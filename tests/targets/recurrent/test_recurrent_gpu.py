@@ -59,6 +59,7 @@ def test_tokens_are_those_of_torch(tmp_path: Path) -> None:
     assert batched(bundle, "emulate") == wanted
 
 
+@pytest.mark.slow
 def test_a_sequence_that_goes_on_after_its_tokens(tmp_path: Path) -> None:
     """No step was started ahead: it would have changed the states."""
     job, settings = mixed("float32"), {"max_seq_len": CONTEXT, "buckets": (PREFILL,)}
