@@ -16,7 +16,8 @@ from bringup.diagnostics import BringupError
 from tests.models import family
 from tests.models.test_families import FLOAT32, MORE, Case
 
-NEAR = 3e-5  # of the largest logit: sums in another order, which a DeltaNet enlarges
+NEAR = 2e-5  # of the largest logit: sums in another order
+ROUGH = {"qwen3_5_moe": 3e-5}  # DeltaNets enlarge the rounding of float32
 TOKENS = 40
 # More ranks than key heads, groups of experts, complete experts on each rank, repeated experts, a padded vocabulary.
 DIVISIONS: tuple[dict[str, int], ...] = (
@@ -76,5 +77,5 @@ def test_ranks_compute_what_one_does(case: Case, tmp_path: Path, monkeypatch: py
     assert len([sizes for sizes, _ in found if sizes.get("tp", 1) > 1]) >= 2
     for sizes, parity in found:
         assert parity.ok, (sizes, parity.findings)
-        assert max(each.relative for each in parity.differences) < NEAR, sizes
+        assert max(each.relative for each in parity.differences) < ROUGH.get(case.family, NEAR), sizes
         assert len(parity.modules) > 4
