@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from bringup.graphs.ops.operator import operator_of as operator_of
     from bringup.graphs.ops.recurrent.causal_conv import causal_conv as causal_conv
     from bringup.graphs.ops.recurrent.delta_rule import gated_delta_rule as gated_delta_rule
+    from bringup.graphs.ops.recurrent.state_space import state_space as state_space
     from bringup.graphs.ops.rotary import rope as rope
     from bringup.graphs.registry import by_architecture as by_architecture
     from bringup.graphs.registry import by_name as by_name
@@ -119,6 +120,7 @@ else:
         "ops.operator": "operator_of",
         "ops.recurrent.causal_conv": "causal_conv",
         "ops.recurrent.delta_rule": "gated_delta_rule",
+        "ops.recurrent.state_space": "state_space",
         "ops.rotary": "rope",
         "family": "Family",
         "registry": "by_architecture by_name families",

@@ -15,6 +15,7 @@ from bringup.graphs.core.step import Step
 from bringup.graphs.ops.activation import softplus
 from bringup.graphs.ops.recurrent.causal_conv import causal_conv
 from bringup.graphs.ops.recurrent.delta_rule import gated_delta_rule
+from bringup.graphs.ops.recurrent.state_space import state_space
 
 ROWS = 4  # of the states; the last is for padding
 LENGTHS = (150, 37)  # tokens of each sequence
@@ -91,6 +92,33 @@ def test_delta_rule(order: tuple[int, int], groups: int, repeats: int) -> None:
         expected, last = torch_recurrent_gated_delta_rule(*each, output_final_state=True, use_qk_l2norm_in_kernel=True)
         torch.testing.assert_close(out, expected[0], rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(state[row], last[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (2, 0)])
+@pytest.mark.parametrize(("groups", "repeats"), [(2, 3), (1, 4)])
+def test_state_space(order: tuple[int, int], groups: int, repeats: int) -> None:
+    """Against the sum over all earlier tokens, in float64."""
+    torch.manual_seed(groups)
+    heads, k, v = groups * repeats, 8, 5
+    inputs = [
+        [
+            *(torch.randn(n, groups, k), torch.randn(n, groups, k), torch.randn(n, groups, repeats, v)),
+            -3 * torch.rand(n, heads) ** 4,
+        ]
+        for n in LENGTHS
+    ]
+    state = torch.full((ROWS, heads, k, v), torch.nan)
+    found = run(lambda step, given: state_space(*given, state, step), inputs, order)
+    for each, out, row in zip(inputs, found, order, strict=True):
+        queries, keys, values, decay = (x.double() for x in each)
+        sums = decay.cumsum(0)
+        for h in range(heads):
+            apart = (sums[:, None, h] - sums[None, :, h]).tril().exp().tril()
+            q_NK, k_NK, v_NV = queries[:, h // repeats], keys[:, h // repeats], values.flatten(1, 2)[:, h]
+            expected = (apart * (q_NK @ k_NK.t())) @ v_NV
+            torch.testing.assert_close(out[:, h].double(), expected, rtol=1e-5, atol=2e-5)
+            last = (apart[-1, :, None] * k_NK).t() @ v_NV
+            torch.testing.assert_close(state[row, h].double(), last, rtol=1e-5, atol=2e-5)
 
 
 def test_softplus_is_torchs() -> None:

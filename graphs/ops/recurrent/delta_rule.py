@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bringup.graphs.ops.attention import of_own_sequence
 from bringup.graphs.ops.op import op
+from bringup.graphs.ops.recurrent.chunks import attend, decays, each_sequence
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from bringup.graphs.core.step import Step
 
-CHUNK = 64  # tokens whose updates of the state are computed together
 EPS = 1e-6  # added to the squared length of a query or a key (transformers' `l2norm`)
 
 
@@ -39,27 +38,16 @@ def gated_delta_rule(
     Here in chunks of C tokens, as matrix products (Yang et al. 2024, "Parallelizing Linear Transformers with the Delta
     Rule over Sequence Length", section 3).
     """
-    import torch
-
     repeats, scale = v_NGRV.shape[2], q_NGK.shape[2] ** -0.5
     q_HNK = (_unit(q_NGK) * scale).repeat_interleave(repeats, 1).transpose(0, 1)
     k_HNK = _unit(k_NGK).repeat_interleave(repeats, 1).transpose(0, 1)
     v_HNV, decay_HN, beta_HN = v_NGRV.float().flatten(1, 2).transpose(0, 1), decay_NH.float().t(), beta_NH.float().t()
-    before_BHKV = step.previous(state_SHKV).float()
     if step.decode:
+        before_BHKV = step.previous(state_SHKV).float()
         out_NHV, after_BHKV = _one_token(q_HNK, k_HNK, v_HNV, decay_HN, beta_HN, before_BHKV)
+        state_SHKV.index_copy_(0, step.rows, after_BHKV.to(state_SHKV.dtype))
     else:
-        sequence_N = step.sequences()
-        of_each: list[Tensor] = []
-        after: list[Tensor] = []
-        for b in range(step.num_sequences):
-            own_N = sequence_N == b  # the state does not change at other tokens
-            gates = decay_HN.masked_fill(~own_N, 0.0), beta_HN.masked_fill(~own_N, 0.0)
-            mixed_HNV, state_HKV = _many_tokens(q_HNK, k_HNK, v_HNV, *gates, before_BHKV[b])
-            of_each.append(mixed_HNV.transpose(0, 1))
-            after.append(state_HKV)
-        out_NHV, after_BHKV = of_own_sequence(of_each, step), torch.stack(after)
-    state_SHKV.index_copy_(0, step.rows, after_BHKV.to(state_SHKV.dtype))
+        out_NHV = each_sequence((q_HNK, k_HNK, v_HNV), (decay_HN, beta_HN), state_SHKV, step, _chunk)
     return out_NHV.to(v_NGRV.dtype)
 
 
@@ -80,21 +68,6 @@ def _one_token(
     return (q_BHK1 * state_BHKV).sum(2), state_BHKV
 
 
-def _many_tokens(
-    q_HNK: Tensor, k_HNK: Tensor, v_HNV: Tensor, decay_HN: Tensor, beta_HN: Tensor, state_HKV: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The tokens of one sequence: results [H, N, V] and the new state."""
-    import torch
-
-    results: list[Tensor] = []
-    for start in range(0, q_HNK.shape[1], CHUNK):
-        part = slice(start, start + CHUNK)
-        gates = decay_HN[:, part], beta_HN[:, part]
-        result_HCV, state_HKV = _chunk(q_HNK[:, part], k_HNK[:, part], v_HNV[:, part], *gates, state_HKV)
-        results.append(result_HCV)
-    return torch.cat(results, 1), state_HKV
-
-
 def _chunk(
     q_HCK: Tensor, k_HCK: Tensor, v_HCV: Tensor, decay_HC: Tensor, beta_HC: Tensor, state_HKV: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -102,19 +75,12 @@ def _chunk(
     (1 + A) · U = beta · (V - exp(D) · K · S) with the strictly lower A_ij = beta_i · exp(D_i - D_j) · k_i · k_j."""
     import torch
 
-    size = q_HCK.shape[1]
-    row, column = torch.arange(size)[:, None], torch.arange(size)[None]
-    sums_HC = decay_HC.cumsum(1)
-    apart_HCC = (sums_HC[:, :, None] - sums_HC[:, None]).masked_fill(row < column, 0.0).exp()
-    since_HC1 = sums_HC.exp()[..., None]
-    keys_HKC = k_HCK.transpose(1, 2)
-    lower_HCC = (beta_HC[..., None] * apart_HCC * (k_HCK @ keys_HKC)).masked_fill(row <= column, 0.0)
+    since_HC1, apart_HCC = decays(decay_HC)
+    of_itself = torch.arange(k_HCK.shape[1])[:, None] == torch.arange(k_HCK.shape[1])[None]
+    lower_HCC = beta_HC[..., None] * (apart_HCC * (k_HCK @ k_HCK.transpose(1, 2))).masked_fill(of_itself, 0.0)
     wanted_HCV = beta_HC[..., None] * (v_HCV - since_HC1 * (k_HCK @ state_HKV))
     updates_HCV = _inverse(lower_HCC) @ wanted_HCV
-    seen_HCC = (apart_HCC * (q_HCK @ keys_HKC)).masked_fill(row < column, 0.0)
-    result_HCV = since_HC1 * (q_HCK @ state_HKV) + seen_HCC @ updates_HCV
-    until_HC1 = (sums_HC[:, -1:] - sums_HC).exp()[..., None]
-    return result_HCV, since_HC1[:, -1:] * state_HKV + (until_HC1 * k_HCK).transpose(1, 2) @ updates_HCV
+    return attend(q_HCK, k_HCK, updates_HCV, since_HC1, apart_HCC, state_HKV)
 
 
 def _inverse(lower_HCC: Tensor) -> Tensor:
