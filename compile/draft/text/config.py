@@ -94,7 +94,7 @@ def _unread(facts: Facts, key: str) -> str:
 
 def _common(facts: Facts) -> list[str]:
     """`common = read_common(…)`, or each of its fields if a config has other keys for sizes."""
-    keys, default = facts.keys, facts.default
+    keys = facts.keys
     rope: dict[str, Any] = {"theta": _theta(facts)}
     group = table_of(facts.raw.get("rope_parameters"))
     if "partial_rotary_factor" in facts.raw or "partial_rotary_factor" in group:
@@ -102,61 +102,70 @@ def _common(facts: Facts) -> list[str]:
         rope["partial"] = known.get("partial_rotary_factor", 1.0)
     if facts.hints.meaning and facts.hints.meaning.position_scale:
         rope["further"] = ("llama_4_scaling_beta", "max_position_embeddings")
-    eps = keys.get("eps", "rms_norm_eps")
-    absent_eps = default(eps, 1e-5) if facts.hints.eps is None else facts.hints.eps
-    length = keys.get("positions", "max_position_embeddings")
-    positions, tied = default(length, 2048), default("tie_word_embeddings", False)
-    activation = default(keys.get("act", "hidden_act"), "silu")
-    comments = ""
     named = facts.states_kv_heads and all(
         key == meaning for meaning, key in keys.items() if meaning.endswith(("_size", "_heads", "_layers"))
     )
-    named = named and length == "max_position_embeddings" and facts.raw.get(keys["intermediate_size"]) is not None
-    if ropes := layer_ropes(facts):
-        rope |= ropes if named else {}
+    named = named and keys.get("positions", "max_position_embeddings") == "max_position_embeddings"
+    named = named and facts.raw.get(keys["intermediate_size"]) is not None
+    ropes = layer_ropes(facts)
+    comments = ""
     if any(isinstance(value, Mapping) for value in group.values()) and not (ropes and named):
         comments = comment(
             facts.ask("`rope_parameters` has a table for each kind of layer, and the draft has one rope")
         )
-    if "eps" in keys and facts.hints.eps is not None:
-        comments += comment(
-            facts.ask(f"transformers' norms have the epsilon {facts.hints.eps}, whatever the key states")
-        )
-    if "eps" not in keys and facts.hints.eps is None:
-        comments += comment(facts.ask("the epsilon of the norms is not in config.json", f"eps={absent_eps}"))
-    turned = rotary_dim(facts)
+    comments += _questions_of_eps(facts)
     if named:
-        own = {
-            "rms_norm_eps": eps,
-            "hidden_act": keys.get("act", "hidden_act"),
-            "head_dim": keys.get("head_dim", "head_dim"),
-        }
-        own = {theirs: ours for theirs, ours in own.items() if theirs != ours}
-        settings = {
-            "max_positions": positions, "eps": absent_eps, "tied": tied, "activation": activation,
-            **({"keys": own} if own else {}), "nulls": ("num_key_value_heads", "head_dim"), **rope,
-        }  # fmt: skip
-        given = "".join(f"            {key}={quoted(value)},\n" for key, value in settings.items())
-        if turned:
-            part = f'fields.size("rotary_dim", {turned}) / fields.size("head_dim", {facts.sizes.d})'
-            given = re.sub(r" +partial=.*\n", "", given) + f"            partial={part},\n"
-        return [
-            comments,
-            f"        common = read_common(\n            fields,\n            windows,\n{given}        )\n",
-        ]
-    heads = f"fields.size({quoted(keys['num_attention_heads'])})"
+        return [comments, _read_common(facts, {**rope, **(ropes or {})})]
     before, kv = _key_heads(facts)
-    comments += before
+    return [comments + before, *_each_field(facts, kv, rope)]
+
+
+def _questions_of_eps(facts: Facts) -> str:
+    if "eps" in facts.keys and facts.hints.eps is not None:
+        return comment(facts.ask(f"transformers' norms have the epsilon {facts.hints.eps}, whatever the key states"))
+    if "eps" not in facts.keys and facts.hints.eps is None:
+        return comment(facts.ask("the epsilon of the norms is not in config.json", f"eps={_eps(facts)[1]}"))
+    return ""
+
+
+def _eps(facts: Facts) -> tuple[str, Any]:
+    """The key of the norms' epsilon, and its default."""
+    key = facts.keys.get("eps", "rms_norm_eps")
+    return key, facts.default(key, 1e-5) if facts.hints.eps is None else facts.hints.eps
+
+
+def _read_common(facts: Facts, rope: Mapping[str, Any]) -> str:
+    """The call, for a config whose sizes have the usual keys."""
+    keys, default = facts.keys, facts.default
+    (eps, absent_eps), act, head_dim = _eps(facts), keys.get("act", "hidden_act"), keys.get("head_dim", "head_dim")
+    own = {"rms_norm_eps": eps, "hidden_act": act, "head_dim": head_dim}
+    own = {theirs: ours for theirs, ours in own.items() if theirs != ours}
+    settings = {
+        "max_positions": default("max_position_embeddings", 2048), "eps": absent_eps,
+        "tied": default("tie_word_embeddings", False), "activation": default(act, "silu"),
+        **({"keys": own} if own else {}), "nulls": ("num_key_value_heads", "head_dim"), **rope,
+    }  # fmt: skip
+    given = "".join(f"            {key}={quoted(value)},\n" for key, value in settings.items())
+    if turned := rotary_dim(facts):
+        part = f'fields.size("rotary_dim", {turned}) / fields.size("head_dim", {facts.sizes.d})'
+        given = re.sub(r" +partial=.*\n", "", given) + f"            partial={part},\n"
+    return f"        common = read_common(\n            fields,\n            windows,\n{given}        )\n"
+
+
+def _each_field(facts: Facts, kv: str, rope: Mapping[str, Any]) -> list[str]:
+    """The fields one by one; `kv` is the expression for the number of key heads."""
+    keys, default, turned = facts.keys, facts.default, rotary_dim(facts)
+    length, act = keys.get("positions", "max_position_embeddings"), keys.get("act", "hidden_act")
+    positions, (eps, absent_eps) = default(length, 2048), _eps(facts)
     d = f"fields.size({quoted(keys['head_dim'])}, hidden // heads)" if "head_dim" in keys else "hidden // heads"
     given = ", ".join(f"{key}={quoted(value)}" for key, value in rope.items() if key != "partial" or not turned)
     given += f', partial=fields.size("rotary_dim", {turned}) / head_dim' if turned else ""
-    act = keys.get("act", "hidden_act")
     width = ""
     if facts.raw.get(keys["intermediate_size"]) is None:  # the tensors are as wide
         width = ", 4 * hidden, null=4 * hidden"
     return [
-        comments,
-        f"        hidden, heads = fields.size({quoted(keys['hidden_size'])}), {heads}\n",
+        f"        hidden = fields.size({quoted(keys['hidden_size'])})\n",
+        f"        heads = fields.size({quoted(keys['num_attention_heads'])})\n",
         f"        head_dim = {d}\n",
         f"        positions = fields.size({quoted(length)}, {quoted(positions)})\n",
         "        common = dict(\n",
@@ -164,10 +173,11 @@ def _common(facts: Facts) -> list[str]:
         "            max_positions=positions,\n            hidden=hidden,\n",
         f"            ffn=fields.size({quoted(keys['intermediate_size'])}{width}),\n",
         f"            num_heads=heads,\n            num_kv_heads={kv},\n            head_dim=head_dim,\n",
-        f"            activation=fields.choice({quoted(act)}, ACTIVATIONS, {quoted(activation)}),\n",
+        f"            activation=fields.choice({quoted(act)}, ACTIVATIONS, {quoted(default(act, 'silu'))}),\n",
         f"            eps=fields.positive({quoted(eps)}, {quoted(absent_eps)}),\n",
         f"            rope=RopeConfig.from_hf(fields, head_dim, positions, {given}),\n",
-        f'            tied_head=fields.get("tie_word_embeddings", bool, {quoted(tied)}),\n',
+        '            tied_head=fields.get("tie_word_embeddings", bool, '
+        f"{quoted(default('tie_word_embeddings', False))}),\n",
         "            windows=windows,\n        )\n",
     ]
 
