@@ -112,7 +112,7 @@ LONGEST = (
 )
 OBJECTS = 50_000  # made between two looks for garbage: Python's own 700 take a fifteenth of the time of traces
 BY_FAMILY = "models/test_families.py"  # too long for one worker, and nothing of a family serves another
-TOGETHER = ("tests/resources/", "tests/report/")
+TOGETHER = ("tests/resources/", "tests/report/", "tests/hip/")
 
 
 class ByFile(LoadFileScheduling):

@@ -42,7 +42,19 @@ class Tiny(NamedTuple):
         return report
 
 
-@pytest.fixture(scope="module", params=[family.name for family in FAMILIES])
+OFTEN = (
+    "bloom",
+    "deepseek_v3",
+    "gpt2",
+    "gpt_oss",
+    "llama",
+    "mixtral",
+    "qwen3_next",
+)  # in `make test`: other rules each
+EVERY = [pytest.param(family.name, marks=() if family.name in OFTEN else pytest.mark.slow) for family in FAMILIES]
+
+
+@pytest.fixture(scope="module", params=EVERY)
 def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     module = import_module(f"tests.models.test_{request.param}")
     folder = tmp_path_factory.mktemp(request.param) / "model"

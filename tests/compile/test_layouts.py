@@ -78,7 +78,9 @@ def products(program: Program, name: str) -> int:
     return sum(str(node.target).endswith("linear.default") for node in program.exported[name].graph.nodes)
 
 
-@pytest.mark.parametrize("layout", [fused, transposed, tiled, padded])
+@pytest.mark.parametrize(
+    "layout", [fused, tiled, *(pytest.param(each, marks=pytest.mark.slow) for each in (transposed, padded))]
+)
 @pytest.mark.parametrize("opaque", [(), pytest.param(("linear", "attention"), marks=pytest.mark.slow)], ids=str)
 def test_the_same_logits(llama: Job, plain: Program, layout, opaque: tuple[str, ...]) -> None:
     laid_out = run(llama, program_of(llama, layout(), OpLowering(opaque=opaque)), layout())

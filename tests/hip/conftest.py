@@ -7,6 +7,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,15 @@ Started = Callable[..., HipDouble]
 
 
 @pytest.fixture(scope="session")
-def rocm_bundles(tmp_path_factory) -> dict[str, Path]:
-    """Tiny models in float32, by name."""
+def rocm_bundles(tmp_path_factory) -> Callable[[str], Path]:
+    """Tiny models in float32, by name; each is compiled once."""
     root = tmp_path_factory.mktemp("rocm")
-    return {
-        name: build(job_of(name, root / name), out=root / f"{name}.b", target=f"rocm:{architecture}", **SETTINGS)
-        for name, architecture in BUNDLES.items()
-    }
+
+    @cache
+    def once(name: str) -> Path:
+        return build(job_of(name, root / name), out=root / f"{name}.b", target=f"rocm:{BUNDLES[name]}", **SETTINGS)
+
+    return once
 
 
 @pytest.fixture(scope="session")

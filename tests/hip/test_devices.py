@@ -27,7 +27,7 @@ def refusal(bundle: Path) -> str:
 def test_no_library(rocm_bundles, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(hip_library, "NAME", "libnone.so")
     monkeypatch.setenv("ROCM_PATH", str(tmp_path))
-    found = refusal(rocm_bundles["gpt2"])
+    found = refusal(rocm_bundles("gpt2"))
     assert found.startswith("BU614: this machine has no HIP runtime")
     assert "--executor reference" in found
 
@@ -35,12 +35,12 @@ def test_no_library(rocm_bundles, monkeypatch, tmp_path) -> None:
 def test_no_device(rocm_bundles, started: Started) -> None:
     double = started(None)
     double.count = 0
-    assert refusal(rocm_bundles["gpt2"]).startswith("BU614: the HIP runtime finds no GPU")
+    assert refusal(rocm_bundles("gpt2")).startswith("BU614: the HIP runtime finds no GPU")
 
 
 def test_another_architecture(rocm_bundles, started: Started) -> None:
     double = started(None, "gfx90a:sramecc+:xnack-")
-    found = refusal(rocm_bundles["gpt2"])
+    found = refusal(rocm_bundles("gpt2"))
     assert found.startswith("BU615: the bundle is for gfx942, the GPU `AMD double` is gfx90a")
     assert "`rocm:gfx90a`" in found
     assert "hipMalloc" not in double.calls
@@ -49,14 +49,14 @@ def test_another_architecture(rocm_bundles, started: Started) -> None:
 def test_a_runtime_that_is_too_old(rocm_bundles, started: Started) -> None:
     double = started(None)
     double.release = 5, 7
-    found = refusal(rocm_bundles["gpt2"])
+    found = refusal(rocm_bundles("gpt2"))
     assert found.startswith("BU616: the kernels need HIP 6.0, the runtime is of HIP 5.7; update ROCm to 6.0")
     assert double.calls == ["hipRuntimeGetVersion"]
 
 
 def test_too_little_memory(rocm_bundles, started: Started) -> None:
-    double = started(rocm_bundles["gpt2"], nbytes=1 << 14)
-    assert refusal(rocm_bundles["gpt2"]).startswith("BU618: out of device memory: hipMalloc returned hipErrorOut")
+    double = started(rocm_bundles("gpt2"), nbytes=1 << 14)
+    assert refusal(rocm_bundles("gpt2")).startswith("BU618: out of device memory: hipMalloc returned hipErrorOut")
     assert double.calls.count("hipFree") == double.calls.count("hipMalloc") - 1
 
 
@@ -70,12 +70,12 @@ def test_too_little_memory(rocm_bundles, started: Started) -> None:
     ids=["types", "warps", "name"],
 )
 def test_an_hsaco_that_takes_something_else(rocm_bundles, started: Started, tmp_path, field, value, problem) -> None:
-    folder = shutil.copytree(rocm_bundles["gpt2"], tmp_path / "changed")
+    folder = shutil.copytree(rocm_bundles("gpt2"), tmp_path / "changed")
     plan = json.loads((folder / "kernels.json").read_text("utf-8"))
     kernel = next(each for each in plan["kernels"] if each["name"] == "attention_prefill")
     kernel[field] = value(kernel[field])
     (folder / "kernels.json").write_text(json.dumps(plan))
-    double = started(rocm_bundles["gpt2"])
+    double = started(rocm_bundles("gpt2"))
     found = refusal(folder)
     assert found.startswith("BU603")
     assert problem in found

@@ -28,9 +28,9 @@ def tokens_of(session: Session) -> list[list[int]]:
     return greedy(session, PROMPTS, NEW)
 
 
-@pytest.fixture(params=BUNDLES)
+@pytest.fixture(params=["gpt2", pytest.param("llama", marks=pytest.mark.slow)])
 def opened(request, rocm_bundles, started) -> tuple[Path, HipDouble, Session]:
-    bundle, architecture = rocm_bundles[request.param], BUNDLES[request.param]
+    bundle, architecture = rocm_bundles(request.param), BUNDLES[request.param]
     double = started(bundle, architecture + FEATURES[architecture])
     return bundle, double, load(bundle)
 
@@ -91,10 +91,10 @@ def test_a_profile_measures_each_launch(opened) -> None:
 
 
 def test_the_command_runs_a_bundle(rocm_bundles, started, capsys) -> None:
-    double = started(rocm_bundles["gpt2"])
-    wanted = tokens_of(load(rocm_bundles["gpt2"], "reference"))[0]
+    double = started(rocm_bundles("gpt2"))
+    wanted = tokens_of(load(rocm_bundles("gpt2"), "reference"))[0]
     with pytest.raises(SystemExit) as ended:
-        cli.main(["run", str(rocm_bundles["gpt2"]), "--tokens", "1,2,3", "--max-new-tokens", str(NEW)])
+        cli.main(["run", str(rocm_bundles("gpt2")), "--tokens", "1,2,3", "--max-new-tokens", str(NEW)])
     assert ended.value.code == 0
     assert re.findall(r"\d+", capsys.readouterr().out) == [*map(str, wanted)]
     assert "hipGraphLaunch" in double.calls
@@ -102,7 +102,7 @@ def test_the_command_runs_a_bundle(rocm_bundles, started, capsys) -> None:
 
 def test_a_kernel_that_leaves_its_memory_ends_the_run(rocm_bundles, started: Started, tmp_path) -> None:
     """A weight that begins 64 bytes late: its last bytes are no longer in its memory."""
-    folder = shutil.copytree(rocm_bundles["gpt2"], tmp_path / "late")
+    folder = shutil.copytree(rocm_bundles("gpt2"), tmp_path / "late")
     plan = json.loads((folder / "kernels.json").read_text("utf-8"))
     calls = (call for group in plan["calls"]["decode.layer0"] for call in group)
     call = next(call for call in calls if ["attn.c_attn.weight", 0] in call["arguments"])

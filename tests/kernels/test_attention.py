@@ -64,7 +64,8 @@ ON_SM_80 = {"decode": (), "prefill_bfloat16": (), "prefill_wide": ()} | dict.fro
 # What another case computes too, with more next to it, or what the other of decode and prefill shows.
 SHOWN = {
     *("decode_one_group", "decode_many_heads", "decode_window", "decode_sinks", "decode_alibi", "decode_chosen"),
-    *("decode_float16", "decode_mixed", "prefill_one_token", "prefill_window", "prefill_sinks", "prefill_softcap"),
+    *("decode_float16", "decode_mixed", "decode_softcap", "decode_long", "prefill_alibi", "prefill_in_parts"),
+    *("prefill_mixed", "prefill_one_token", "prefill_window", "prefill_sinks", "prefill_softcap"),
 }
 PAIRS = [
     *(pytest.param(name, "sm_90", marks=pytest.mark.slow if name in SHOWN else ()) for name in CASES),

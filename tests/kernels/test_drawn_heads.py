@@ -154,7 +154,7 @@ def test_negative_logits(rows: int, dtype: str) -> None:
     assert tokens == logits.argmax(1).tolist()
 
 
-@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("rows", [1, pytest.param(5, marks=pytest.mark.slow)])
 def test_logits_without_a_largest(rows: int) -> None:
     """NaN anywhere; an infinity; all -infinity; zeros of both signs; -infinity for some tokens."""
     results: list[int] = []

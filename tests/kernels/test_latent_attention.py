@@ -24,7 +24,7 @@ DECODE, CHOSEN, PREFILL = ([70, 130], [1, 1], 0, False), ([200], [1], 0, True), 
     [
         (*DECODE, "bfloat16", "sm_90"),
         (*CHOSEN, "float32", "sm_90"),
-        (*PREFILL, "float32", "sm_90"),
+        pytest.param(*PREFILL, "float32", "sm_90", marks=pytest.mark.slow),
         pytest.param(*PREFILL, "bfloat16", "sm_90", marks=pytest.mark.slow),
         pytest.param(*PREFILL, "bfloat16", "sm_80", marks=pytest.mark.slow),
         pytest.param(*CHOSEN, "bfloat16", "sm_80", marks=pytest.mark.slow),

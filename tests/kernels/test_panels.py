@@ -64,7 +64,7 @@ def checked(f: Function, *results: str, states: str = "", near: float) -> Built:
 
 SIZES = [
     pytest.param(129, 264, 270, "bfloat16", id="all-odd"),
-    pytest.param(300, 64, 513, "float16", id="one-turn"),
+    pytest.param(300, 64, 513, "float16", id="one-turn", marks=pytest.mark.slow),
     pytest.param(257, 8, 3, "bfloat16", id="least", marks=pytest.mark.slow),
     pytest.param(256, 320, 512, "bfloat16", id="complete-tiles", marks=pytest.mark.slow),
 ]
@@ -81,7 +81,7 @@ def test_product_bias_and_residual(rows: int, channels: int, columns: int, dtype
     assert call.grid == (FEW, 1, 1)
 
 
-@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("interleaved", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_gate_and_up_of_one_matrix(interleaved: bool) -> None:
     """Two accumulators: halves of the columns, or every second one."""
     f, rows, inner, dtype = Function(), 131, 141, "bfloat16"
@@ -94,6 +94,7 @@ def test_gate_and_up_of_one_matrix(interleaved: bool) -> None:
     checked(f, "out", near=2 * NEAR[dtype])  # two roundings more
 
 
+@pytest.mark.slow
 def test_gate_and_up_of_two_matrices() -> None:
     f, rows, dtype = Function(), 140, "float16"
     x = f.given("x", (rows, 328), dtype, "value")
@@ -104,6 +105,7 @@ def test_gate_and_up_of_two_matrices() -> None:
     checked(f, "out", near=2 * NEAR[dtype])
 
 
+@pytest.mark.slow
 def test_gelu_of_columns_of_x() -> None:
     """x is a part of wider rows."""
     f, rows, dtype = Function(), 130, "bfloat16"

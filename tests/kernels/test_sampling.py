@@ -94,7 +94,9 @@ def by_definition(row: np.ndarray, draw: Draw) -> int:
 
 
 @pytest.mark.parametrize("share", [1.0, 0.6])
-@pytest.mark.parametrize(("dtype", "vocab"), [("float32", 97), ("bfloat16", 1300), ("float32", 2500)])
+@pytest.mark.parametrize(
+    ("dtype", "vocab"), [("float32", 97), ("bfloat16", 1300), pytest.param("float32", 2500, marks=pytest.mark.slow)]
+)
 def test_the_first_tokens(dtype: str, vocab: int, share: float) -> None:
     """In one block and in two, neither full; rounded to halves, so that equal logits are on both sides of the cut.
 

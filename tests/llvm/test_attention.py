@@ -67,11 +67,19 @@ ON_EACH = (  # instruction set that runs here
     "prefill_mixed",
     "prefill_float16",
 )
+OFTEN = ("decode_odd_channels", "decode_odd_bfloat16", "prefill_ragged", "prefill_odd_bfloat16")  # in `make test`
 
 
 @pytest.mark.parametrize(
     ("name", "machine"),
-    [*((name, "host") for name in CASES), *(each for each in product(ON_EACH, MACHINES) if each[1] != "host")],
+    [
+        *((name, "host") for name in CASES),
+        *(
+            pytest.param(*each, marks=() if each[0] in OFTEN else pytest.mark.slow)
+            for each in product(ON_EACH, MACHINES)
+            if each[1] != "host"
+        ),
+    ],
 )
 def test_every_query_gets_its_share_of_the_values(name: str, machine: str) -> None:
     """One thread, and more than there are pieces of work, give the same bits."""

@@ -6,7 +6,7 @@ Logits without compiling and compiled; that no tensor and no key of config.json 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -110,10 +110,18 @@ def every_case() -> Iterator[Case]:
 CASES = list(every_case())
 FLOAT32 = [case for case in CASES if case.dtype == "float32"]
 ON_CPU_CASES = [case for case in CASES if str(case).removeprefix(f"{case.family}-") in ON_CPU[case.family]]
+# Of each file, the cases that `make test` computes: those that lower to different programs.
+FAST = {str(case) for case in ON_CPU_CASES}
 
 
 def listed(table: dict[str, tuple[str, ...]]) -> list[Case]:
     return [case for case in FLOAT32 if case.name in table.get(case.family, (case.name,))]
+
+
+def marked(cases: Iterable[Case]) -> list[Any]:
+    """Each case, and whether it is slow."""
+    slow = pytest.mark.slow
+    return [pytest.param(case, id=str(case), marks=() if str(case) in FAST else slow) for case in cases]
 
 
 def compiled() -> Iterator[Any]:
@@ -150,7 +158,7 @@ def test_the_table_names_cases() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:BU151")
-@pytest.mark.parametrize("case", FLOAT32, ids=str)
+@pytest.mark.parametrize("case", marked(FLOAT32))
 def test_logits(case: Case, write, record_property) -> None:
     record_property("parity", str(family.assert_eager_parity(write(case))))
 
@@ -168,7 +176,7 @@ def test_parity(case: Case, target: str, write, tmp_path: Path, record_property)
     record_property("parity", str(found))
 
 
-@pytest.mark.parametrize("case", listed(EVERY_TENSOR_MATTERS), ids=str)
+@pytest.mark.parametrize("case", marked(listed(EVERY_TENSOR_MATTERS)))
 def test_every_tensor_matters(case: Case, write) -> None:
     """Parity would not hold if a tensor were overlooked: a bias taken for 0, a gain for 1, a matrix for another."""
     parity.assert_every_tensor_matters(write(case).reference)

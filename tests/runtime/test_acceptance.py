@@ -87,7 +87,9 @@ def chi_square(observed: np.ndarray, wanted: np.ndarray) -> float:
     return float(torch.special.gammaincc(*halves))
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(
+    "name", ["plain", *(pytest.param(n, marks=pytest.mark.slow) for n in SETTINGS if n != "plain")]
+)
 def test_three_tokens_have_the_distribution_of_the_main_model(name: str) -> None:
     assert p_value(sampled(Sampler.accept, name), joint(MAIN, name)) > RARE
 

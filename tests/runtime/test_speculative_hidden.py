@@ -113,6 +113,7 @@ def test_one_token_a_step_is_the_default(main: Path, draft: Path) -> None:
     assert 0 < pair.stats.acceptance_rate < 1
 
 
+@pytest.mark.slow
 def test_the_context_of_the_draft_ends_first(checkpoint: Path, main: Path, tmp_path: Path) -> None:
     job = bringup.open_job("deepseek_mtp", str(checkpoint))
     short = bringup.build(job, out=tmp_path / "b", target="torch", max_seq_len=40, buckets=(32,))

@@ -178,6 +178,7 @@ def test_bundles_that_do_not_fit(compiled: Compiled, tmp_path: Path) -> None:
         Speculative(main, bringup.load(small))
 
 
+@pytest.mark.slow
 def test_a_ring_of_the_draft_limits_the_proposals(compiled: Compiled) -> None:
     """The draft's ring has 64 rows, 16 of which are in its window."""
     main = bringup.load(compiled("llama", "cpu", draft_tokens=60))

@@ -163,6 +163,7 @@ assert "torch._dynamo" in sys.modules, "torch has become faster: lean_metas is n
 """
 
 
+@pytest.mark.slow
 def test_shapes_are_computed_without_torchs_compiler() -> None:
     subprocess.run([sys.executable, "-c", LEAN], check=True)
 

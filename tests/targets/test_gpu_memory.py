@@ -33,7 +33,9 @@ def held(double: Double) -> int:
     return len(double._handles) + len(double._sizes) + len(double._host)
 
 
-@pytest.mark.parametrize("end", ["close", "with", "batch", "garbage", "failure"])
+@pytest.mark.parametrize(
+    "end", [*(pytest.param(end, marks=pytest.mark.slow) for end in ("close", "garbage")), "with", "batch", "failure"]
+)
 def test_the_device_gets_everything_back(gpu_bundle, monkeypatch, end: str) -> None:
     doubles = drivers_of(monkeypatch)
     if end == "failure":

@@ -127,8 +127,8 @@ def expected_delta_rule(f: Function, step: Step) -> tuple[np.ndarray, np.ndarray
         (RAGGED, (2, 2), (64, 64), "float32"),
         (RAGGED, (1, 3), (24, 37), "bfloat16"),
         (RAGGED, (2, 1), (7, 3), "float16"),
-        (FULL, (1, 1), (256, 20), "float32"),
-        (CHUNKS, (1, 2), (24, 20), "bfloat16"),
+        pytest.param(FULL, (1, 1), (256, 20), "float32", marks=pytest.mark.slow),
+        pytest.param(CHUNKS, (1, 2), (24, 20), "bfloat16", marks=pytest.mark.slow),
         pytest.param(CHUNKS, (2, 1), (128, 16), "bfloat16", marks=pytest.mark.slow),
     ],
 )

@@ -69,11 +69,12 @@ def tokens_of(batch: Batch) -> list[list[int]]:
 
 
 TARGETS = [
-    ("llama", "cpu"), ("window", "cpu"),
+    ("llama", "cpu"),
     *(
         pytest.param(*pair, marks=pytest.mark.slow)
         for pair in (
-            ("llama", "torch"), ("llama", "iree-cpu"), ("window", "torch"), ("gemma3", "cpu"), ("qwen3_moe", "cpu"),
+            ("llama", "torch"), ("llama", "iree-cpu"), ("window", "torch"), ("window", "cpu"), ("gemma3", "cpu"),
+            ("qwen3_moe", "cpu"),
         )
     ),
 ]  # fmt: skip

@@ -16,7 +16,6 @@ RANKS = {"qwen3": 64}
 CASES = [
     ("llama", "torch"),
     ("gpt2", "torch"),
-    ("mixtral", "torch"),
     ("llama", "llvm"),
     *(
         pytest.param(name, target, marks=pytest.mark.slow)
@@ -24,7 +23,7 @@ CASES = [
             "llama": ("schedule", "iree-cpu"),
             "qwen3": ("torch",),
             "gpt2": ("schedule", "iree-cpu", "llvm"),
-            "mixtral": ("iree-cpu", "llvm"),
+            "mixtral": ("torch", "iree-cpu", "llvm"),
             "deepseek_v3": ("torch", "schedule", "iree-cpu", "llvm", "cuda:sm_90"),
         }.items()
         for target in targets
