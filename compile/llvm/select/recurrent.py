@@ -1,4 +1,4 @@
-"""Groups of a single `causal_conv` or `gated_delta_rule`, whose states are a row for each sequence."""
+"""Groups of a single `causal_conv`, `gated_delta_rule` or `state_space`, whose states are a row for each sequence."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _causal_conv(graph: OpGraph, node: Node) -> Call | None:
 
 
 def _head_states(graph: OpGraph, node: Node) -> Call | None:
-    """Operations whose state is a matrix for each head; beta is an argument of the gated delta rule."""
+    """The gated delta rule, or the state space, which has no beta."""
     names = ("q_NGK", "k_NGK", "v_NGRV", "decay_NH", "state_SHKV")
     q, k, v, decay, state = (argument_of(graph, node, name) for name in names)
     beta = argument_of(graph, node, "beta_NH") if "beta_NH" in node.names else None
@@ -66,5 +66,5 @@ def _head_states(graph: OpGraph, node: Node) -> Call | None:
 
 
 _SELECTORS: Mapping[str, Callable[[OpGraph, Node], Call | None]] = {
-    **{"causal_conv": _causal_conv, "gated_delta_rule": _head_states},
+    **{"causal_conv": _causal_conv, "gated_delta_rule": _head_states, "state_space": _head_states},
 }
