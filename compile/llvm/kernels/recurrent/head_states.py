@@ -1,8 +1,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Kernels whose state, a matrix for each head of a sequence, changes with each token to decay · state + key ⊗ update.
 
-A column of a state depends on no other column, so a thread has some columns of a head. They stay in its L1 cache while
-it processes the tokens of a sequence: memory is read by the first pass over them, and written by the last one.
+A column of a state depends on no other column, so a thread has some columns of a head. They stay in its cache while it
+processes the tokens of a sequence: the first pass over them reads the state, and the last one writes it.
 
 N tokens of the step · B sequences · H value heads, R for each key head · K channels of a query and a key · V of a value
 """
