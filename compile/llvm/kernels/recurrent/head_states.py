@@ -17,7 +17,7 @@ from bringup.compile.llvm.ir.cell import Cell
 from bringup.compile.llvm.ir.dtypes import I64, POINTER
 from bringup.compile.llvm.ir.emitter import Emitter, Value, vector
 from bringup.compile.llvm.ir.vectors import parts_of
-from bringup.compile.llvm.kernels.recurrent.sequences import Sequence, padding, sequences
+from bringup.compile.llvm.kernels.recurrent.sequences import Sequence, one_sequence, padding
 from bringup.compile.llvm.select.sizes import STATE_COLUMNS
 
 OWN_SLOTS = 19  # the first slot of a rule
@@ -72,26 +72,31 @@ class HeadStates(ABC):
         """Emits the tokens of a sequence. The first pass over the state reads `before`, the last one writes `after`."""
 
     def emit(self) -> None:
-        """Emits the kernel. A part of the work is some columns of a head, of all sequences."""
+        """Emits the kernel. An item of the work is some columns of a head of a sequence.
+
+        Items are ordered by head, so that parts have equal work if sequences have different lengths. Several threads
+        may write the row for padding, which no program reads.
+        """
         e, b = self.e, self.e.b
         last, tiles = self.values % STATE_COLUMNS, -(-self.values // STATE_COLUMNS)
-        begin, end = e.share(I64(self._heads * tiles))
+        begin, end = e.share(b.mul(I64(self._heads * tiles), self._count))
         with e.loop(begin, end) as number:
-            head, tile = b.udiv(number, I64(tiles)), b.urem(number, I64(tiles))
+            which, sequence = b.udiv(number, self._count), b.urem(number, self._count)
+            head, tile = b.udiv(which, I64(tiles)), b.urem(which, I64(tiles))
             if tiles > 1 and last:
                 with b.if_else(b.icmp_signed("<", tile, I64(tiles - 1))) as (complete, rest):
                     with complete:
-                        self._columns(head, b.mul(tile, I64(STATE_COLUMNS)), STATE_COLUMNS)
+                        self._columns(sequence, head, b.mul(tile, I64(STATE_COLUMNS)), STATE_COLUMNS)
                     with rest:
-                        self._columns(head, I64((tiles - 1) * STATE_COLUMNS), last)
+                        self._columns(sequence, head, I64((tiles - 1) * STATE_COLUMNS), last)
             else:
-                self._columns(head, b.mul(tile, I64(STATE_COLUMNS)), last or STATE_COLUMNS)
+                self._columns(sequence, head, b.mul(tile, I64(STATE_COLUMNS)), last or STATE_COLUMNS)
         e.finish()
 
-    def _columns(self, head: Value, first: Value, width: int) -> None:
+    def _columns(self, sequence: Value, head: Value, first: Value, width: int) -> None:
         e, b, at = self.e, self.e.b, self.places
         columns = Columns(head, first, parts_of(width, e.machine.lanes))
-        with sequences(e, at["starts"], at["rows"], at["lengths"], self._count) as tokens:
+        with one_sequence(e, at["starts"], at["rows"], at["lengths"], sequence) as tokens:
             row = b.add(b.mul(tokens.row, I64(self._heads)), head)
             index = b.add(b.mul(row, I64(self.keys * self.values)), first)
             state = Rows(e.at(at["state"], "float32", index), I64(self.values))
@@ -99,7 +104,8 @@ class HeadStates(ABC):
                 for part, lanes in columns.parts:
                     e.store(self.cached.place, "float32", self._of_row(self.cached, i, part), e.zero(lanes))
             self.process(tokens, columns, self.selected(tokens.is_new, self.cached, state), state)
-        with padding(e, at["starts"], self._count, self._tokens) as token:
+        is_first = b.icmp_signed("==", sequence, I64(0))
+        with b.if_then(is_first), padding(e, at["starts"], self._count, self._tokens) as token:
             self.store_result(token, columns, [e.zero(lanes) for _, lanes in columns.parts])
 
     # --- for rules
