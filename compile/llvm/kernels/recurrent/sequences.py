@@ -25,13 +25,19 @@ class Sequence(NamedTuple):
 @contextmanager
 def sequences(e: Emitter, starts: Value, rows: Value, lengths: Value, count: Value) -> Generator[Sequence]:
     """A loop over the sequences that have tokens."""
+    with e.loop(I64(0), count) as number, one_sequence(e, starts, rows, lengths, number) as found:
+        yield found
+
+
+@contextmanager
+def one_sequence(e: Emitter, starts: Value, rows: Value, lengths: Value, number: Value) -> Generator[Sequence]:
+    """Sequence `number`, if it has tokens."""
     b = e.b
-    with e.loop(I64(0), count) as number:
-        first, end = (e.load(starts, "int64", at) for at in (number, b.add(number, I64(1))))
-        own = b.sub(end, first)
-        with b.if_then(b.icmp_signed(">", own, I64(0))):
-            is_new = b.icmp_signed("<=", e.load(lengths, "int64", number), own)
-            yield Sequence(first, end, own, e.load(rows, "int64", number), is_new)
+    first, end = (e.load(starts, "int64", at) for at in (number, b.add(number, I64(1))))
+    own = b.sub(end, first)
+    with b.if_then(b.icmp_signed(">", own, I64(0))):
+        is_new = b.icmp_signed("<=", e.load(lengths, "int64", number), own)
+        yield Sequence(first, end, own, e.load(rows, "int64", number), is_new)
 
 
 @contextmanager
