@@ -29,8 +29,7 @@ class Qwen3_5MoeConfig(HybridMoeConfig):
     @classmethod
     def _of_text(cls, fields: Fields) -> Self:
         layers, experts = fields.layers("num_hidden_layers"), fields.experts("num_experts", 256)
-        fields.only("mlp_only_layers", [])  # transformers reads none of these three
-        fields.only("decoder_sparse_step", 1)
+        fields.only("decoder_sparse_step", 1)  # transformers reads neither of these two
         fields.only("norm_topk_prob", True)
         return cls(
             **read_text(fields, layers, kv_heads=2, keys=KEYS, ffn=512),
