@@ -1,4 +1,4 @@
-"""Qwen3.5's text models: gated DeltaNet, in every fourth layer attention with an output gate.
+"""Text models of Qwen3.5, 3.6 and 3.8: gated DeltaNet, in every fourth layer attention with an output gate.
 
 config.json has the text model's keys under `text_config`, or is that of the text model alone.
 """
@@ -63,7 +63,7 @@ def read_text(fields: Fields, layers: int, **common: Any) -> dict[str, Any]:
     three are equal for text, so every section of the channels is rotated by the same position.
     """
     fields.only("attn_output_gate", True)
-    fields.only("output_gate_type", None, "silu", "swish")  # of a DeltaNet; transformers reads `hidden_act` instead
+    fields.only("output_gate_type", None, "silu", "swish")  # of a DeltaNet; both names are of one function
     fields.only("mamba_ssm_dtype", "float32")
     fields.only("mlp_only_layers", [])  # transformers does not read it
     fields.get("mtp_num_hidden_layers", int, 0)  # of the draft model

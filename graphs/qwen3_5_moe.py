@@ -1,4 +1,4 @@
-"""Qwen3.5-MoE's text models: Qwen3.5 with MoE and a shared expert in every layer."""
+"""Text models of Qwen3.5-MoE and 3.6-MoE: Qwen3.5 with MoE and a shared expert in every layer."""
 
 from __future__ import annotations
 
