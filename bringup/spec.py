@@ -64,6 +64,9 @@ class TensorInfo(NamedTuple):
     compressed member) `offset` is where the stored bytes begin, `nbytes` the size of the tensor, and only its reader
     reads it.
 
+    `fixed_rank`: the shape has exactly these dimensions. Otherwise the format does not record outer dimensions of 1
+    reliably, and shapes that differ only in them are the same.
+
     A tuple, because there may be 200,000: it is created, hashed and compared in half a dataclass's time.
     """
 
@@ -74,6 +77,17 @@ class TensorInfo(NamedTuple):
     offset: int = 0
     nbytes: int = 0
     plain: bool = True
+    fixed_rank: bool = True
+
+    def shape_in(self, rank: int) -> Shape:
+        """The shape in `rank` dimensions if it has as many but for outer ones of 1, which the format does not record.
+
+        Rank 0 is unknown.
+        """
+        excess = len(self.shape) - rank
+        if self.fixed_rank or rank == 0 or set(self.shape[: max(excess, 0)]) - {1}:
+            return self.shape
+        return (1,) * -excess + self.shape[max(excess, 0) :]
 
 
 @dataclass(frozen=True, slots=True)

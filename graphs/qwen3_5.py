@@ -1,4 +1,4 @@
-"""Qwen3.5's text models: gated DeltaNet, in every fourth layer attention with an output gate.
+"""Text models of Qwen3.5, 3.6 and 3.8: gated DeltaNet, in every fourth layer attention with an output gate.
 
 config.json has the text model's keys under `text_config`, or is that of the text model alone.
 """
@@ -14,8 +14,11 @@ from bringup.graphs.hybrid import Hybrid, HybridConfig, read_hybrid
 
 # Keys on images and videos: none affects a logit of text.
 IMAGES = frozenset(
-    {"vision_config", "image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"}
-)
+    {
+        "vision_config", "image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id",
+        "language_model_only",
+    }
+)  # fmt: skip
 C = TypeVar("C", bound=HybridConfig)
 OF_ROPE = ("mrope_section", "mrope_interleaved")
 
@@ -37,7 +40,8 @@ class Qwen3_5(Hybrid):
 def of_text(fields: Fields, read: Callable[[Fields], C]) -> C:
     """The config that `read` returns for the keys of the text model: those under `text_config`, or all.
 
-    The head is tied by `tie_word_embeddings` in either place.
+    The head is tied by `tie_word_embeddings` in either place: transformers' model of text and images reads the outer
+    one, its model of text the inner one.
     """
     if "text_config" not in fields.raw:
         return read(fields)
@@ -59,7 +63,9 @@ def read_text(fields: Fields, layers: int, **common: Any) -> dict[str, Any]:
     three are equal for text, so every section of the channels is rotated by the same position.
     """
     fields.only("attn_output_gate", True)
+    fields.only("output_gate_type", None, "silu", "swish")  # of a DeltaNet; both names are of one function
     fields.only("mamba_ssm_dtype", "float32")
+    fields.only("mlp_only_layers", [])  # transformers does not read it
     fields.get("mtp_num_hidden_layers", int, 0)  # of the draft model
     fields.get("mtp_use_dedicated_embeddings", bool, False)
     for key in ("rope_parameters", "rope_scaling"):

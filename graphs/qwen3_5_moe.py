@@ -1,4 +1,4 @@
-"""Qwen3.5-MoE's text models: Qwen3.5 with MoE and a shared expert in every layer."""
+"""Text models of Qwen3.5-MoE and 3.6-MoE: Qwen3.5 with MoE and a shared expert in every layer."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ class Qwen3_5MoeConfig(HybridMoeConfig):
     @classmethod
     def _of_text(cls, fields: Fields) -> Self:
         layers, experts = fields.layers("num_hidden_layers"), fields.experts("num_experts", 256)
-        fields.only("mlp_only_layers", [])  # transformers reads none of these three
-        fields.only("decoder_sparse_step", 1)
+        fields.only("decoder_sparse_step", 1)  # transformers reads neither of these two
         fields.only("norm_topk_prob", True)
         return cls(
             **read_text(fields, layers, kv_heads=2, keys=KEYS, ffn=512),

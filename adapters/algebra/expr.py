@@ -6,6 +6,7 @@ Movement nodes (S, mv, cat, stack, split, at, pad, bits) only define the positio
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -93,10 +94,11 @@ class Source(Expr):
         if planned := scope.names.planned(name, scope):
             return planned
         info = scope.names[name]
-        axes = self.stored(scope, info.shape)
-        if axes and shape_of(axes) != info.shape:
+        shape = info.shape_in(len(self.stored(scope, None)))
+        axes = self.stored(scope, shape)
+        if axes and shape_of(axes) != shape:
             scope.misfits.append((info, axes))
-        axes = axes or tuple(Axis("", size) for size in info.shape)
+        axes = axes or tuple(Axis("", size) for size in shape)
         if DTYPES[info.dtype].block:
             computed = dequantised(block_bytes(scope.add(info), info), axes, info.dtype)
             return scope.whole(with_form(computed, info.dtype, scope), axes)
@@ -122,9 +124,7 @@ def _solve(axis: Axis, size: int) -> Axis:
     if axis.size:
         return axis
     unknown = [node.name for node in axis.walk() if not node.size and not node.parts]
-    known = 1
-    for node in axis.parts:
-        known *= node.size or 1
+    known = math.prod(node.size or 1 for node in axis.parts)
     if len(set(unknown)) > 1 or (axis.parts and size % known):
         raise AxesError(f"dimension {size} cannot be read as `{axis}`: give the sizes of {unknown}")
     return axis.sized({unknown[0]: size // known})

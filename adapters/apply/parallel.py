@@ -107,8 +107,19 @@ class Parallel:
         return [range(start, start + count) for start, count in zip(starts, counts, strict=True)]
 
     def physical(self, logical: int, layer: int) -> tuple[int, ...]:
-        """The logical expert of every physical one of a layer. Raises BU138 if the map does not fit."""
+        """The logical expert of every physical one of a layer.
+
+        Raises BU138 if the map does not fit, or if redundant experts exceed one copy of each expert on each rank.
+        """
         if not self.experts:
+            most = logical * (self.ep - 1)
+            if self.redundant > most:
+                copies = f"{most:,} copies of the {logical:,} experts of a layer"
+                message = f"{self.redundant:,} redundant experts: with {self.ep} expert-parallel ranks, {copies}"
+                help = (
+                    f"use at most {most:,}" if most else "use --ep N, whose ranks have copies, or no redundant experts"
+                )
+                raise fail("BU138", f"{message} put each expert on every rank", help=help)
             return (*range(logical), *(index % logical for index in range(self.redundant)))
         if len(self.experts) > 1 and layer >= len(self.experts):
             message = f"the expert map has {len(self.experts)} layers, and layer {layer} has experts"

@@ -32,6 +32,9 @@ WIDER = {  # the dtypes that represent every value of another
 }
 _WHOLE = "export all parameters, from a bundle compiled in the checkpoint's dtype, by rules that have an inverse"
 _QUANTISED = "its weights are quantised: export a bundle compiled with --weights packed, or give them in floats"
+_ONE_WAY = (
+    "this quantised form can be read and not written: keep the checkpoint; `bringup convert` writes the parameters"
+)
 
 
 def reverse(plan: Plan, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -68,7 +71,8 @@ def irreversible(plan: Plan) -> list[Diagnostic]:
         try:
             step()
         except BringupError as error:
-            key = _QUANTISED if error.findings[0].help == _QUANTISED else entry.rule.site
+            help = error.findings[0].help
+            key = help if help in (_QUANTISED, _ONE_WAY) else entry.rule.site
             found.setdefault(key, []).append((entry.declared.name, error))
 
     for entry in plan.entries.values():
@@ -220,7 +224,9 @@ class _Targets:
 def _identity(entry: Entry, source: Computed) -> object:
     """Equal for sources that compute the same from the same tensors. Raises BU117 if there is no inverse."""
     if source.inverse is None:
-        raise _refused(entry, source.name, _QUANTISED if is_stored_in_parts(source) else _WHOLE)
+        packed = all(_has_inverse(entry, array) for array in source.arrays)
+        help = _WHOLE if not is_stored_in_parts(source) else _QUANTISED if packed else _ONE_WAY
+        raise _refused(entry, source.name, help)
 
     def of(index: int) -> object:
         found = entry.sources[index]
@@ -230,6 +236,13 @@ def _identity(entry: Entry, source: Computed) -> object:
         (r.shape, r.dtype, r.word, *((replace(n, source=0), of(n.source)) for n in r.nests)) for r in source.inputs
     ]
     return source.name, source.shape, source.dtype, source.run, source.inverse, tuple(inputs)
+
+
+def _has_inverse(entry: Entry, region: Region) -> bool:
+    """Whether every value behind a region has an inverse."""
+    sources = (entry.sources[nest.source] for nest in region.nests)
+    computed = (source for source in sources if isinstance(source, Computed))
+    return all(one.inverse is not None and all(_has_inverse(entry, each) for each in one.inputs) for one in computed)
 
 
 def _depth(entry: Entry, source: TensorInfo | Computed) -> int:

@@ -70,7 +70,7 @@ def _tensor(cursor: Cursor) -> TensorInfo:
     dtype = DTYPES[TYPES[kind]]
     if dtype.block and (not shape or shape[-1] % dtype.block[0]):
         raise _bad(path, name, f"has shape {list(shape)}; {dtype.name} stores rows in blocks of {dtype.block[0]}")
-    return TensorInfo(name, dtype.name, shape, path, offset, dtype.nbytes(shape))
+    return TensorInfo(name, dtype.name, shape, path, offset, dtype.nbytes(shape), fixed_rank=False)
 
 
 def _placed(path: Path, infos: dict[str, TensorInfo], base: int, alignment: int) -> dict[str, TensorInfo]:
@@ -84,10 +84,7 @@ def _placed(path: Path, infos: dict[str, TensorInfo], base: int, alignment: int)
         end, last = info.offset + info.nbytes, info.name
     if base + end > size and infos:
         raise truncated(path, base + end)
-    return {
-        name: TensorInfo(name, info.dtype, info.shape, path, base + info.offset, info.nbytes)
-        for name, info in infos.items()
-    }
+    return {name: info._replace(offset=base + info.offset) for name, info in infos.items()}
 
 
 def _bad(path: Path, name: str, why: str) -> BringupError:

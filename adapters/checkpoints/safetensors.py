@@ -87,7 +87,7 @@ def _tensors(path: Path, header: dict[str, Any], base: int) -> dict[str, TensorI
             if known is None or end - begin != known[2] or not 0 <= begin <= end < MAX_NUMBER:
                 known = kinds[kind] = _kind(path, name, written, tuple(listed), begin, end)
             dtype, shape, nbytes = known
-            infos[name] = make(TensorInfo, (name, dtype, shape, path, base + begin, nbytes, True))
+            infos[name] = make(TensorInfo, (name, dtype, shape, path, base + begin, nbytes, True, True))
     except (TypeError, KeyError, ValueError):
         raise _bad(path, name, "lacks a dtype, a shape or two data_offsets") from None
     return infos

@@ -34,12 +34,12 @@ DECODER: Mapping[str, str] = {
     "rope.freq_base": "rope_theta",
 }
 SIZES = ("embedding_length", "feed_forward_length", "block_count", "attention.head_count", "context_length")
-# Sizes of experts, which older files lack: the tensor of a layer that has each, and its dimension. llama.cpp derives
-# the widths from `feed_forward_length` (`load_tensors`); the tensors have them in every file.
-OF_EXPERTS: Mapping[str, tuple[str, int]] = {
-    "expert_count": (".ffn_up_exps.weight", 0),
-    "expert_feed_forward_length": (".ffn_up_exps.weight", 1),
-    "expert_shared_feed_forward_length": (".ffn_up_shexp.weight", 0),
+# Sizes of experts, which older files lack: the tensor of a layer that has each, its rank, and the dimension. llama.cpp
+# derives the widths from `feed_forward_length` (`load_tensors`); the tensors have them in every file.
+OF_EXPERTS: Mapping[str, tuple[str, int, int]] = {
+    "expert_count": (".ffn_up_exps.weight", 3, 0),
+    "expert_feed_forward_length": (".ffn_up_exps.weight", 3, 1),
+    "expert_shared_feed_forward_length": (".ffn_up_shexp.weight", 2, 0),
 }
 # What no tensor has, so that the family's own default would be a guess: llama.cpp requires it (`load_hparams`).
 OF_ROUTING = ("expert_used_count", "expert_shared_count")
@@ -112,10 +112,10 @@ class Dialect:
     def _sizes_of_experts(self, hyper: Hyperparameters) -> dict[str, int]:
         """The sizes of experts that the metadata lacks, from the shapes of tensors."""
         found: dict[str, int] = {}
-        for key, (suffix, dimension) in OF_EXPERTS.items():
+        for key, (suffix, rank, dimension) in OF_EXPERTS.items():
             if self.keys.get(key) and not hyper.values.get(key):
-                shapes = (info.shape for name, info in hyper.tensors.items() if name.endswith(suffix))
-                shape = next((shape for shape in shapes if len(shape) > dimension), None)
+                shapes = (info.shape_in(rank) for name, info in hyper.tensors.items() if name.endswith(suffix))
+                shape = next((shape for shape in shapes if len(shape) == rank), None)
                 found |= {key: shape[dimension]} if shape else {}
         return found
 

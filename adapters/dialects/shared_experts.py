@@ -1,6 +1,6 @@
 """The keys and tensors of Qwen's MoE layers with a shared expert in GGUF.
 
-llama.cpp has experts in every layer, and stores the gate of the shared expert as a vector (`src/models/qwen2moe.cpp`).
+llama.cpp has experts in every layer (`src/models/qwen2moe.cpp`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ EXPERTS: Mapping[str, str] = {
 def add_shared_experts(gguf: Adapter) -> None:
     """Adds the rules of the router, of the shared expert, and of the routed ones."""
     gguf["model.layers.{L}.mlp.gate.weight"] = S("blk.{L}.ffn_gate_inp.weight")
-    gate = S("blk.{L}.ffn_gate_inp_shexp.weight", "(s m)")
-    gguf["model.layers.{L}.mlp.shared_expert_gate.weight"] = gate.mv("(s m) -> s m", s=1)
+    gguf["model.layers.{L}.mlp.shared_expert_gate.weight"] = S("blk.{L}.ffn_gate_inp_shexp.weight")
     gguf["model.layers.{L}.mlp.shared_expert.{x:gate|up|down}_proj.weight"] = S("blk.{L}.ffn_{x}_shexp.weight")
     for x, axes in (("gate", "e f m"), ("up", "e f m"), ("down", "e m f")):
         gguf[f"model.layers.{{L}}.mlp.experts.{x}_proj"] = S(f"blk.{{L}}.ffn_{x}_exps.weight", axes)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import chain
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 
 from bringup.adapters.algebra.computed import Computed
 from bringup.adapters.algebra.expr import Expr, Source
@@ -37,7 +37,7 @@ from bringup.graphs.core.axes import Axes, AxesError, Axis, shape_of, show, size
 from bringup.graphs.core.signature import Declared, Signature
 from bringup.spec import TensorInfo
 
-NAME, KIND = attrgetter("name"), itemgetter(slice(1, 3))  # dtype and shape
+NAME, KIND = attrgetter("name"), attrgetter("dtype", "shape", "fixed_rank")
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,8 +94,9 @@ def present_misfits(leaves: Leaves, scope: Scope) -> list[tuple[TensorInfo, Axes
         if isinstance(info, str) or DTYPES[info.dtype].block:
             continue
         with suppress(AxesError):
-            axes = leaf.stored(scope, info.shape)
-            if axes and shape_of(axes) != info.shape:
+            shape = info.shape_in(len(leaf.stored(scope, None)))
+            axes = leaf.stored(scope, shape)
+            if axes and shape_of(axes) != shape:
                 found.append((info, axes))
     return found
 

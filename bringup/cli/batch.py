@@ -70,6 +70,8 @@ def run_batch(path: Path, batch: Batch, defaults: Mapping[str, Any], lines: Stag
     taken = sum(event.stats.prefill_tokens for event in last.values())
     counts = f"{plural(new, 'token')} for {plural(len(ids), 'request')} in {seconds:.2f} s"
     shared = f", {batch.shared_tokens:,} more shared" if batch.shared_tokens else ""
+    if batch.unshared and len(ids) > 1:
+        shared = f", none shared because of {batch.unshared}"
     preempted = f"; {plural(batch.preemptions, 'preemption')}" if batch.preemptions else ""
     speed = f"{counts}: {new / seconds:,.1f} tokens/s"
     lines.say("Generated", f"{speed}; prefill of {plural(taken, 'token')}{shared}{preempted}")

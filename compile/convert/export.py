@@ -205,7 +205,15 @@ def _job_of(bundle: Path, manifest: dict[str, Any], checkpoint: str | None) -> t
         if checkpoint is not None or error.findings[0].code not in ("BU005", "BU034", "BU911", "BU201"):
             raise
         message = error.findings[0].message
-    job = job_of_bundle(manifest, "dummy")
+    try:
+        job = job_of_bundle(manifest, "dummy")
+    except BringupError as error:
+        if error.findings[0].code != "BU118":
+            raise
+        why = f"{message}, and {error.findings[0].message}"
+        without = f"cannot export `{bundle}` without the checkpoint that it was compiled from"
+        help = "name it with --checkpoint: only its headers are read"
+        raise fail("BU143", f"{without}: {why}", help=help) from None
     weights = manifest["weights"]
     provenance = {"source": manifest["provenance"]["source"], "weights": weights}
     opened = replace(job.checkpoint, format=weights if weights == "dummy" else "dict", provenance=provenance)

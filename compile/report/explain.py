@@ -136,7 +136,8 @@ def _stored(job: Job, entry: Entry, leaf: _Leaf, names: Names) -> str:
         return show(leaf.owner.before)
     defaults = job.adapter.default_axes(entry.declared.axes) if isinstance(leaf.owner, Source) else ()
     scope = Scope(sizes_of(entry.declared.axes), defaults, names, {})
-    return show(leaf.source.stored(scope, names[leaf.name].shape))
+    rank = len(leaf.source.stored(scope, None))
+    return show(leaf.source.stored(scope, names[leaf.name].shape_in(rank)))
 
 
 def _leaves(job: Job, entry: Entry) -> list[_Leaf]:

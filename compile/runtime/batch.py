@@ -73,6 +73,12 @@ class Batch:
         return self._scheduler.shared_tokens
 
     @property
+    def unshared(self) -> str:
+        """The parts of the model because of which requests share no blocks, for a message; "" if there are none."""
+        kinds = {state.kind for state in self.interface.sequence_states}
+        return "recurrent layers" if "sequence" in kinds else "rings of sliding windows" if "ring" in kinds else ""
+
+    @property
     def num_blocks(self) -> int:
         """Blocks of the cache."""
         return self._engine.pool.count

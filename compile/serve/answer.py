@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from bringup.compile.runtime.scores import Score
 from bringup.compile.serve.worker import Update
+from bringup.compile.text.byte_fallback import REPLACEMENT
 from bringup.compile.text.stream import Stream
 
 Ending = Literal["stop", "length"]
@@ -152,8 +153,15 @@ class Answer:
                 self._place(*self._placed.push(update.token))
             elif update.reason != "eos":
                 self._held += self.stream.push(update.token)
-        if update.reason:
+        if update.reason or self._stops_before_a_character():
             self._place(*self._placed.finish())
+
+    def _stops_before_a_character(self) -> bool:
+        """Whether a stop string precedes a character that is incomplete: no further token is needed to end."""
+        if not self.stops or not (text := self.stream.held):
+            return False
+        text = self._held + text.rstrip(REPLACEMENT)
+        return any(stop in text for stop in self.stops)
 
     def _place(self, text: str, places: Sequence[int]) -> None:
         start = self._given + len(self._held)

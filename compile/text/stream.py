@@ -39,7 +39,7 @@ class Stream:
     @property
     def held(self) -> str:
         """The text that is not final yet; incomplete characters are U+FFFD."""
-        return self._held()
+        return self._held() if len(self.ids) > self.num_given else ""
 
     def _held(self) -> str:
         given = self.decode(self.ids[: self.num_given], skip_special=self.skip_special)

@@ -92,7 +92,7 @@ def of_older_delta_nets(tensors: Tensors, config: Config) -> Tensors:
     for name, array in tensors.items():
         if name.endswith("A_log"):
             array = -np.exp(array)
-        elif "conv1d" in name or name.endswith("shared_expert_gate.weight"):
+        elif "conv1d" in name:
             array = array.squeeze()
         elif name.endswith("norm.weight") and "linear_attn" not in name:
             array = array + 1

@@ -125,13 +125,13 @@ def one_plus(tensors: llama_cpp.Tensors, config: llama_cpp.Config) -> llama_cpp.
     return {name: array + 1 if name.endswith("norm.weight") else array for name, array in tensors.items()}
 
 
-def gate_as_vector(tensors: llama_cpp.Tensors, config: llama_cpp.Config) -> llama_cpp.Tensors:
-    """`ffn_gate_inp_shexp` of llama-model.cpp, and of Qwen2MoeTensorProcessor in transformers: n_embd values."""
-    return {n: array[0] if n.endswith("shared_expert_gate.weight") else array for n, array in tensors.items()}
+def without_ones(tensors: llama_cpp.Tensors, config: llama_cpp.Config) -> llama_cpp.Tensors:
+    """What `ggml_n_dims` counts, and so files of llama-quantize: no outer dimensions of 1."""
+    return {name: array[0] if array.shape[0] == 1 else array for name, array in tensors.items()}
 
 
 TENSORS = {
-    ARCH.QWEN2MOE: gate_as_vector,
+    ARCH.QWEN2MOE: without_ones,  # transformers reads no others
     ARCH.LLAMA: llama_cpp.all_in_pairs,
     ARCH.GEMMA2: one_plus,
     ARCH.GEMMA3: one_plus,

@@ -86,6 +86,13 @@ def test_redundant_experts_repeat_the_first() -> None:
         same(found, by_hand.mixtral(tensors, rank, tp=1, ep=3, heads=2, physical=[0, 1, 2, 3, 0, 1]))
 
 
+@pytest.mark.parametrize(("ep", "redundant", "most"), [(2, 5, 4), (3, 10**9, 8), (1, 1, 0)])
+def test_more_copies_than_one_of_each_expert_on_each_rank(ep: int, redundant: int, most: int) -> None:
+    job = models.job(*models.mixtral(experts=4))
+    with pytest.raises(BringupError, match=rf"BU138.*{ep} expert-parallel ranks, {most} copies of the 4 experts"):
+        bringup.adapt(job, ep=ep, redundant=redundant)
+
+
 def test_a_map_for_each_layer() -> None:
     tensors, config = models.mixtral(experts=2)
     job = models.job(tensors, config)

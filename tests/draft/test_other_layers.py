@@ -11,6 +11,7 @@ from transformers import (
     FalconConfig,
     Gemma3TextConfig,
     GPTNeoXConfig,
+    Lfm2Config,
     PreTrainedConfig,
     Qwen2MoeConfig,
 )
@@ -130,3 +131,11 @@ def test_the_name_that_transformers_has_for_a_size() -> None:
     bart = checkpoint(found, model_type="bart", architectures=["BartForCausalLM"], **own)
     with pytest.raises(BringupError, match="none of `num_hidden_layers`, `n_layer`"):
         draft(bart)
+
+
+@pytest.mark.parametrize(("types", "where"), [(["conv", "full_attention"], "layers 0"), (["conv"] * 2, "all layers")])
+def test_recurrent_layers_are_a_question(types: list[str], where: str, tmp_path: Path) -> None:
+    source = parity.save_checkpoint(Lfm2Config(**SIZES, layer_types=types, block_multiple_of=2), tmp_path)
+    found = draft(open_checkpoint(source, headers_only=True))
+    (question,) = [each.text for each in found.questions if "`RecurrentLayer`" in each.text]
+    assert question.startswith(f"{where} have a convolution over tokens, `layers.{{L}}.conv.conv.weight` [48, 1, 3]:")

@@ -62,6 +62,7 @@ CASES: dict[str, Case] = {
         "qwen3_next",
         {"r": 4, "lora_alpha": 8, "target_modules": ["in_proj_qkvz", "in_proj_ba", "out_proj", "q_proj", "o_proj"]},
     ),
+    "qwen3_5-all-linear": Case("qwen3_5", {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}),
     "phi3-fused": Case("phi3", {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}),
     "lfm2-projections-of-a-convolution": Case(
         "lfm2", {"r": 4, "target_modules": ["in_proj", "out_proj", "w1", "w2", "w3", "q_proj"]}

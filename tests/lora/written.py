@@ -21,6 +21,7 @@ from transformers import (
     Phi3Config,
     PreTrainedConfig,
     Qwen2MoeConfig,
+    Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3NextConfig,
 )  # fmt: skip
@@ -33,6 +34,10 @@ LATENT: dict[str, Any] = {
     **SIZES, "num_key_value_heads": 4, "moe_intermediate_size": 16, "n_routed_experts": 8, "n_group": 2,
     "topk_group": 1, "num_experts_per_tok": 2, "q_lora_rank": 16, "kv_lora_rank": 12, "qk_nope_head_dim": 8,
     "qk_rope_head_dim": 4, "v_head_dim": 6, "first_k_dense_replace": 1,
+}  # fmt: skip
+DELTA_NETS: dict[str, Any] = {
+    "head_dim": 8, "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 6, "rms_norm_eps": 1e-3,
 }  # fmt: skip
 GPT2 = {
     "n_embd": 32,
@@ -53,19 +58,14 @@ BASES: dict[str, Callable[..., PreTrainedConfig]] = {
     "mixtral": lambda **more: MixtralConfig(**SIZES, num_local_experts=4, **more),
     "qwen3_next": lambda **more: Qwen3NextConfig(
         **SIZES,
-        head_dim=8,
-        layer_types=["linear_attention", "full_attention"],
-        linear_num_key_heads=2,
-        linear_num_value_heads=4,
-        linear_key_head_dim=8,
-        linear_value_head_dim=6,
+        **DELTA_NETS,
         moe_intermediate_size=16,
         shared_expert_intermediate_size=24,
         num_experts=4,
         num_experts_per_tok=2,
-        rms_norm_eps=1e-3,
         **more,
     ),
+    "qwen3_5": lambda **more: Qwen3_5TextConfig(**SIZES, **DELTA_NETS, **more),
     "qwen2_moe": lambda **more: Qwen2MoeConfig(
         **SIZES,
         moe_intermediate_size=16,

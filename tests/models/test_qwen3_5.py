@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import json
+from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForImageTextToText, PreTrainedConfig, Qwen3_5Config, Qwen3_5TextConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedConfig,
+    Qwen3_5Config,
+    Qwen3_5MoeConfig,
+    Qwen3_5TextConfig,
+)
 
+from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import check
 from bringup.compile.verify.command import verify
 from bringup.diagnostics import BringupError
 from bringup.graphs.core.axes import shape_of
 from bringup.graphs.qwen3_5 import Qwen3_5Config as OurConfig
+from bringup.spec import TensorInfo
+from tests.graphs.published import PUBLISHED
 from tests.models import family, parity
 
 SIZES: dict[str, Any] = {"vocab_size": 131, "max_position_embeddings": 1024}
@@ -93,6 +106,53 @@ def test_verify_of_a_published_file(published: Path) -> None:
     assert found.reference.startswith("transformers")
 
 
+@pytest.mark.parametrize(
+    ("outer", "inner", "kind"), [(True, False, AutoModelForImageTextToText), (False, True, AutoModelForCausalLM)]
+)
+def test_a_head_that_one_of_two_places_ties(
+    outer: bool, inner: bool, kind: Any, published: Path, tmp_path: Path
+) -> None:
+    """Without a head, one of transformers' two classes ties it, by the place that it reads; the other has none."""
+    raw = json.loads((published / "config.json").read_text("utf-8")) | {"tie_word_embeddings": outer}
+    raw["text_config"]["tie_word_embeddings"] = inner
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    tensors = load_file(published / "model.safetensors")
+    del tensors["lm_head.weight"]
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    job = open_job(checkpoint=str(tmp_path))
+    assert check(job).ok
+    tokens = parity.random_tokens(8, 131)
+    model = kind.from_pretrained(tmp_path, dtype="auto", **parity.PLAIN).eval()
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    parity.assert_near(family.eager_logits(job, tokens, 7), family.stepwise(model, tokens, 7), "float32")
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "kind", "billions"),
+    [
+        ("qwen3_5", "Qwen/Qwen3.5-27B", Qwen3_5Config, 26.9),
+        ("qwen3_5_moe", "Qwen/Qwen3.6-35B-A3B", Qwen3_5MoeConfig, 34.7),
+    ],
+)
+def test_the_tensors_of_published_sizes(name: str, source: str, kind: Any, billions: float) -> None:
+    """Those of transformers' model of the published config, without memory for them."""
+    raw = PUBLISHED[name][source]
+    with torch.device("meta"):
+        model = AutoModelForImageTextToText.from_config(kind(**raw))
+    headers = {key: TensorInfo(key, "bfloat16", tuple(value.shape)) for key, value in model.state_dict().items()}
+    of_text = [info for key, info in headers.items() if "visual" not in key]
+    assert sum(prod(info.shape) for info in of_text) / 1e9 == pytest.approx(billions, rel=2e-3)
+
+    def read(info: TensorInfo) -> np.ndarray:
+        raise AssertionError("a check reads headers alone")
+
+    checkpoint = Checkpoint(source=source, format="safetensors", headers=headers, config=raw, read=read)
+    report = check(open_job(checkpoint=checkpoint))
+    assert report.ok
+    assert report.findings == []
+    assert report.counts["dropped"] == len(headers) - len(of_text)
+
+
 def test_keys_that_are_absent() -> None:
     whole = json.loads(Qwen3_5TextConfig(**GIVEN).to_json_string(use_diff=False))
     assert OurConfig.from_hf(GIVEN) == OurConfig.from_hf(whole)
@@ -119,6 +179,8 @@ def test_the_parameters_of_the_default_sizes() -> None:
     [
         ({"attn_output_gate": False}, "BU122", "attn_output_gate"),
         ({"mamba_ssm_dtype": "bfloat16"}, "BU122", "mamba_ssm_dtype"),
+        ({"output_gate_type": "sigmoid"}, "BU122", "output_gate_type"),
+        ({"mlp_only_layers": [1]}, "BU122", "mlp_only_layers"),
         ({"hidden_act": "quick_gelu"}, "BU122", "hidden_act"),
         ({"linear_num_value_heads": 24}, "BU121", "linear_num_value_heads"),
         ({"layer_types": ["full_attention"]}, "BU122", "layer_types"),

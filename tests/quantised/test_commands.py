@@ -10,9 +10,14 @@ import pytest
 from click.testing import CliRunner
 from safetensors.numpy import save_file
 
+from bringup.adapters.apply.reverse import irreversible
 from bringup.adapters.sources.open_checkpoint import open_checkpoint
 from bringup.cli.main import cli
+from bringup.compile.convert.export import export_bundle
+from bringup.compile.job import open_job
+from bringup.compile.packed_job import pack_job
 from bringup.compile.parity.reference import Reference
+from bringup.compile.pipeline import build
 from bringup.diagnostics import BringupError
 from tests.quantised.checkpoints import write
 from tests.quantised.formats import FORMATS as PUBLISHED
@@ -64,6 +69,28 @@ def test_floats_are_not_written_as_codes(command: str, gptq: Path, tmp_path: Pat
     assert error.startswith("error[BU117]")
     assert error.endswith("cannot be converted back to tensors of the checkpoint: dequantise GPTQ")
     assert "its weights are quantised: export a bundle" in help
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("gptq", "--weights packed"), ("int8", "not written"), ("nf4", "not written")]
+)
+def test_forms_that_are_read_and_not_written(name: str, said: str, tmp_path: Path) -> None:
+    """The scales of bitsandbytes are computed from what is stored: packed weights cannot be exported either."""
+    job = open_job(checkpoint=write("llama of words", FORMATS[name], tmp_path)[0])
+    (finding,) = irreversible(job.plan)
+    assert said in finding.help
+    assert bool(irreversible(pack_job(job).job.plan)) == (said == "not written")
+
+
+@pytest.mark.slow
+def test_a_bundle_of_bitsandbytes_without_its_checkpoint(tmp_path: Path) -> None:
+    folder, _ = write("llama of words", FORMATS["nf4"], tmp_path)
+    bundle = build(open_job(checkpoint=folder), out=tmp_path / "b", target="torch", max_seq_len=32, buckets=(8,))
+    folder.rename(tmp_path / "moved")
+    with pytest.raises(BringupError, match=r"BU143.*without the checkpoint.*quant_state"):
+        export_bundle(bundle, tmp_path / "out")
+    with pytest.raises(BringupError, match=r"BU117.*scales"):
+        export_bundle(bundle, tmp_path / "out", checkpoint=str(tmp_path / "moved"))
 
 
 def test_a_reference_whose_package_is_not_installed(gptq: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import bringup
+from bringup.cli.main import cli
 from bringup.compile.estimate.sizes import dry_run
 from bringup.compile.runtime.batch import Batch
 from bringup.compile.runtime.opening import Opened
@@ -56,6 +58,17 @@ def test_a_common_prefix_is_computed_by_each(opened: Opened) -> None:
     opened.executor.reset()
     assert finish(batch, given, 2) == alone(opened, given)
     assert batch.shared_tokens == 0
+    assert batch.unshared == "recurrent layers"
+
+
+def test_commands_note_what_is_not_shared(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = tmp_path / "requests.jsonl"
+    lines.write_text('{"tokens": [1, 2], "max_new_tokens": 1}\n' * 2)
+    done = CliRunner().invoke(cli, ["run", str(bundle), "--batch", str(lines)])
+    assert "prefill of 4 tokens, none shared because of recurrent layers" in done.stderr
+    monkeypatch.setattr("bringup.compile.serve.server.serve", lambda opening, **_: opening())
+    done = CliRunner().invoke(cli, ["serve", str(bundle)])
+    assert "note: no prompts share a prefix, because the model has recurrent layers" in done.stderr
 
 
 @pytest.mark.slow

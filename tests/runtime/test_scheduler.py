@@ -133,6 +133,7 @@ def test_equal_beginnings_are_computed_once() -> None:
     assert finish(batch) == {index: expected(request) for index, request in enumerate(given)}
     whole = len(SYSTEM) // BLOCK * BLOCK
     assert batch.shared_tokens == 3 * whole
+    assert not batch.unshared
     prefilled = sum(count for name, _, count in batch._engine.executor.steps if "prefill" in name)  # type: ignore[attr-defined]
     assert prefilled == sum(len(list(request.tokens)) for request in given) - 3 * whole
 

@@ -119,3 +119,31 @@ def test_a_stop_string_after_an_incomplete_character():
     assert "".join(piece.text for piece in pieces) == "a\ufffd"
     assert [(each.token, each.offset) for piece in pieces for each in piece.tokens] == [(0x61, 0), (0xE6, 1)]
     assert answer.ending == "stop"
+
+
+@pytest.mark.parametrize("scored", [True, False])
+@pytest.mark.parametrize(
+    ("pieces", "stop", "count", "text"),
+    [
+        ([b"ab\xf0", b"\x9f", b"\x8e", b"\x89"], "b", 1, "a"),  # the rest of the character is not needed
+        ([b"a", b"\xe6", b"\x97", b"\xa5b\xe6", b"\x98"], "日b", 4, "a"),
+        ([b"\xe6b\xe6", b"\x97\xa5"], "b", 1, "\ufffd"),
+        ([b"ab\xf0", b"\x9f\x8e\x89"], "b\U0001f389", 2, "a"),  # the stop string has the character
+        ([b"ab\xf0", b"\x9f\x8e\x89"], "c", 2, "ab\U0001f389"),
+    ],
+)
+def test_the_tokens_of_a_stop_string_before_an_incomplete_character(
+    pieces: list[bytes], stop: str, count: int, text: str, scored: bool
+):
+    letters = {byte: letter for letter, byte in _byte_letters().items()}
+    vocabulary = {"".join(letters[byte] for byte in piece): at for at, piece in enumerate(pieces)}
+    backend = tokenizers.Tokenizer(BPE(vocabulary, []))
+    backend.decoder = decoders.ByteLevel()
+    answer, written = Answer(Tokenizer(backend, frozenset()).stream(skip_special=True), [stop]), ""
+    for token in range(len(pieces)):
+        reason = "length" if token == len(pieces) - 1 else None
+        written += answer.push(Update(token, reason, score=Score(token, 0.0, ()) if scored else None)).text
+        if answer.ending:
+            break
+    assert (answer.tokens, written) == (count, text)
+    assert answer.ending == ("length" if stop == "c" else "stop")

@@ -103,7 +103,10 @@ def command(
 
     def opening() -> Batch:
         with lines.stage(f"Loading {loaded(bundle, draft)}"):
-            return open_served(bundle, executor, lora, lora_fraction, draft, draft_tokens)
+            batch = open_served(bundle, executor, lora, lora_fraction, draft, draft_tokens)
+        if reason := batch.unshared:
+            print(f"note: no prompts share a prefix, because the model has {reason}", file=sys.stderr)
+        return batch
 
     def ready(url: str, models: Models) -> None:
         names = ", ".join((models.base, *models.loras))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bringup.compile.draft.facts.quoted import one_line
+from bringup.shown import short
 
 
 @dataclass(slots=True)
@@ -22,3 +24,8 @@ def comment(question: Question, indent: str = "        ") -> str:
     for at, choice in enumerate(question.choices):
         lines.append(f"{indent}#      {'  or' if at else 'here'}: {one_line(choice)}")
     return "\n".join(lines) + "\n"
+
+
+def listed_layers(layers: Iterable[int]) -> str:
+    """The numbers of layers, in order; many are abbreviated."""
+    return short(", ".join(map(str, sorted(layers))))

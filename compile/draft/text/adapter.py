@@ -8,11 +8,10 @@ from dataclasses import replace
 
 from bringup.compile.draft.facts.facts import Facts
 from bringup.compile.draft.facts.fused import PAIRED, qkv_order, rotates_part
-from bringup.compile.draft.facts.questions import comment
+from bringup.compile.draft.facts.questions import comment, listed_layers
 from bringup.compile.draft.facts.quoted import quoted
 from bringup.compile.draft.facts.readings import DEFAULTS
 from bringup.compile.draft.facts.slots import Slot
-from bringup.shown import short
 from bringup.spec import Shape
 
 NAMES = ("Adapter", "S", "cat", "stack", "tied")  # of bringup.adapters, in rules
@@ -61,7 +60,7 @@ def _some_layers(facts: Facts, slot: Slot) -> str:
     layers = slot.tensors.layers if slot.tensors.in_layers else frozenset[int]()
     if len(layers) in (0, facts.sizes.layers):
         return ""
-    return f"; layers {short(', '.join(map(str, sorted(layers))))} alone have it: create its module in these"
+    return f"; layers {listed_layers(layers)} alone have it: create its module in these"
 
 
 def _rule(target: str, text: str) -> str:

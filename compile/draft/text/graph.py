@@ -7,7 +7,7 @@ from textwrap import indent
 
 from bringup.compile.draft.facts.classes import CLASSES, PARALLEL_LAYERS
 from bringup.compile.draft.facts.facts import PUBLIC, Facts, bias_key
-from bringup.compile.draft.facts.questions import comment
+from bringup.compile.draft.facts.questions import comment, listed_layers
 from bringup.compile.draft.facts.quoted import quoted
 from bringup.compile.draft.text.attention import (
     LATENT,
@@ -96,7 +96,7 @@ def _layer(facts: Facts) -> str:
     text += f"    norm = {norm}\n\n"
     text += f"    def layer(self, config: {facts.title}Config, index: int):\n"
     text += "        m, h, g, d = config.hidden, config.num_heads, config.num_kv_heads, config.head_dim\n"
-    text += _unexplained(facts)
+    text += _recurrent(facts) + _unexplained(facts)
     joined = "".join(f"            {setting},\n" for setting in settings)
     own = own_attention(facts)
     kind = f"        attention = {NAME if own else 'GroupedAttention'}(\n            m, h, g, d,\n{joined}        )\n"
@@ -175,6 +175,17 @@ def _unexplained(facts: Facts) -> str:
         lines = "; ".join(f"`{short(each)}`" for each in statements[:3])
         text += comment(facts.ask(f"transformers' {name} computes what the draft does not: {lines}{more}"))
     return text
+
+
+def _recurrent(facts: Facts) -> str:
+    """A question on layers with a convolution over tokens, whose state no part of a draft has."""
+    convolutions = (each for each in facts.roles.rest if each.in_layers and len(each.shape) == 3 and each.shape[1] == 1)
+    found = next(convolutions, None)
+    if found is None:
+        return ""
+    where = "all layers" if len(found.layers) == facts.sizes.layers else f"layers {listed_layers(found.layers)}"
+    what = f"{where} have a convolution over tokens, `{found.pattern}` {list(found.shape)}"
+    return comment(facts.ask(f"{what}: drafts have none; write a `RecurrentLayer` for these, by `index`"))
 
 
 def _of_attention(facts: Facts) -> str:
