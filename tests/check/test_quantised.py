@@ -42,15 +42,8 @@ class Tiny(NamedTuple):
         return report
 
 
-OFTEN = (
-    "bloom",
-    "deepseek_v3",
-    "gpt2",
-    "gpt_oss",
-    "llama",
-    "mixtral",
-    "qwen3_next",
-)  # in `make test`: other rules each
+# In `make test`: families whose rules differ most.
+OFTEN = ("bloom", "deepseek_v3", "gpt2", "gpt_oss", "llama", "mixtral", "qwen3_next")
 EVERY = [pytest.param(family.name, marks=() if family.name in OFTEN else pytest.mark.slow) for family in FAMILIES]
 
 
