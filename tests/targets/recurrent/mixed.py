@@ -1,4 +1,4 @@
-"""A decoder whose layers have a short convolution, gated DeltaNet, and attention, in turns."""
+"""A decoder whose layers have a short convolution, gated DeltaNet, attention, and a state space, in turns."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from typing import TYPE_CHECKING, Any
 from bringup.adapters import Adapter, S
 from bringup.adapters.llama import adapter as llama_adapter
 from bringup.graphs import Family
-from bringup.graphs.core.module import Module
+from bringup.graphs.core.module import Module, Param, State
 from bringup.graphs.decoder import PreNormLayer
 from bringup.graphs.layers.causal_conv import CausalConv
 from bringup.graphs.layers.delta_net import GatedDeltaNet
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.mlp import GatedMLP
 from bringup.graphs.llama import Llama, LlamaConfig
+from bringup.graphs.ops.activation import softplus
+from bringup.graphs.ops.recurrent.state_space import state_space
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 HEADS, KEYS, VALUES = (2, 4), 8, 6  # of gated DeltaNet: key heads and value heads, and their channels
+GROUPS = 1  # key heads of the state space, which has as many value heads, and the same channels
 
 
 class ShortConv(Module):
@@ -40,13 +43,36 @@ class DeltaNet(GatedDeltaNet):
         return super().forward(x_Nm, step)
 
 
+class StateSpace(Module):
+    """Queries, keys and inputs are parts of one projection; an input is multiplied by its time step in float32."""
+
+    def __init__(self, m: int) -> None:
+        super().__init__()
+        g, h, k, v = GROUPS, HEADS[1], KEYS, VALUES
+        self.in_proj_qkv = Linear("out:(g k | g k | h v) in:m", g=g, h=h, k=k, v=v, m=m, bias=False)
+        self.in_proj_a = Linear("out:h in:m", h=h, m=m, bias=False)
+        self.A_log = Param("h", h=h)
+        self.out_proj = Linear("out:m in:(h v)", h=h, v=v, m=m, bias=False)
+        self.state = State("sequence h k v", h=h, k=k, v=v, dtype="float32")
+
+    def forward(self, x_Nm: Tensor, cos: Tensor, sin: Tensor, step: Any) -> Tensor:
+        q, k, v = self.in_proj_qkv(x_Nm).split([GROUPS * KEYS, GROUPS * KEYS, HEADS[1] * VALUES], 1)
+        q_NGK, k_NGK = (each.unflatten(1, (GROUPS, KEYS)) for each in (q, k))
+        dt_NH = softplus(self.in_proj_a(x_Nm).float())
+        v_NHV = dt_NH[..., None] * v.unflatten(1, (HEADS[1], VALUES)).float()
+        decay_NH = -self.A_log.float().exp() * dt_NH
+        out_NHV = state_space(q_NGK, k_NGK, v_NHV.unflatten(1, (GROUPS, -1)), decay_NH, self.state, step)
+        return self.out_proj(out_NHV.flatten(1).to(x_Nm.dtype))
+
+
 class Mixed(Llama):
     def layer(self, config: LlamaConfig, index: int) -> PreNormLayer:
         m = config.hidden
-        if index % 3 == 2:
+        if index % 4 == 2:
             return super().layer(config, index)
-        mixers = ShortConv(m), DeltaNet(m, *HEADS, KEYS, VALUES, taps=4, eps=config.eps)
-        return PreNormLayer(m, config.eps, mixers[index % 3], GatedMLP(m, config.ffn, config.activation))
+        delta_net = DeltaNet(m, *HEADS, KEYS, VALUES, taps=4, eps=config.eps)
+        mixer = {0: ShortConv(m), 1: delta_net, 3: StateSpace(m)}[index % 4]
+        return PreNormLayer(m, config.eps, mixer, GatedMLP(m, config.ffn, config.activation))
 
 
 def adapter(config: LlamaConfig) -> Adapter:

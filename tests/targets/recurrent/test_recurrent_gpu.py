@@ -16,11 +16,11 @@ from bringup.compile.runtime.kernel_trial import trial_of
 from bringup.compile.runtime.request import Request
 from bringup.compile.runtime.session import load
 from tests.schedule.models import CONTEXT, PREFILL, VOCAB, greedy
-from tests.targets.recurrent.mixed import HEADS, KEYS
+from tests.targets.recurrent.mixed import GROUPS, HEADS, KEYS
 
 FILE = Path(__file__).with_name("mixed.py")
 CONFIG = {
-    **{"model_type": "llama", "vocab_size": VOCAB, "max_position_embeddings": CONTEXT, "num_hidden_layers": 3},
+    **{"model_type": "llama", "vocab_size": VOCAB, "max_position_embeddings": CONTEXT, "num_hidden_layers": 4},
     **{"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2},
     "rms_norm_eps": 1e-5,
 }
@@ -81,7 +81,7 @@ def test_kernels_are_clean(capability: str, dtype: str, tmp_path: Path) -> None:
     rows = trial_of(bundle)
     stems = {stem for row in rows for stem in row.kernels.split()}
     convolutions = {f"recurrent.causal_conv{suffix}" for suffix in ("", "_state", "_step")}
-    assert stems >= {*convolutions, "recurrent.gated_delta_rule"}
+    assert stems >= {*convolutions, "recurrent.linear_attention"}
     assert [finding for row in rows for finding in row.seen.findings] == []
     assert max(row.error for row in rows) < NEAR[dtype]
 
@@ -93,15 +93,16 @@ def test_a_prompt_in_chunks(tmp_path: Path) -> None:
     theirs = load(build(job, out=tmp_path / "t", target="torch", **settings))
     bundle = build(job, out=tmp_path / "b", target="cuda:sm_90", **settings)
     assert greedy(load(bundle, "emulate"), [LONG_PROMPT], NEW) == greedy(theirs, [LONG_PROMPT], NEW)
-    rows = [row for row in trial_of(bundle, entries=[f"prefill_{LONG}"]) if "delta_states" in row.kernels]
-    assert [row.kernels for row in rows] == ["recurrent.delta_chunks recurrent.delta_states"]
-    (row,) = rows
-    assert row.seen.findings == []
-    assert row.error < NEAR["bfloat16"]
-    assert row.seen.written == row.cost.written
-    # Both kernels read q and k, neither reads tokens, positions and slots. The prompt begins, so no state is read.
-    again, unread = 2 * 2 * LONG * HEADS[0] * KEYS, 3 * 8 * LONG
-    assert row.seen.read == pytest.approx(row.cost.other + again - unread, rel=0.01)
+    rows = [row for row in trial_of(bundle, entries=[f"prefill_{LONG}"]) if "chunk_states" in row.kernels]
+    kernels = [f"recurrent.{first}_chunks recurrent.chunk_states" for first in ("delta", "state_space")]
+    assert [row.kernels for row in rows] == kernels
+    for row, groups in zip(rows, (HEADS[0], GROUPS), strict=True):
+        assert row.seen.findings == []
+        assert row.error < NEAR["bfloat16"]
+        assert row.seen.written == row.cost.written
+        # Both kernels read q and k, neither reads tokens, positions and slots. The prompt begins, so no state is read.
+        again, unread = 2 * 2 * LONG * groups * KEYS, 3 * 8 * LONG
+        assert row.seen.read == pytest.approx(row.cost.other + again - unread, rel=0.01)
 
 
 @pytest.mark.slow
