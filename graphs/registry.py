@@ -55,6 +55,7 @@ FAMILIES: tuple[Family, ...] = (
     _family("gpt2", "GPT2", "GPT2LMHeadModel", "GPT2Model"),
     _family("gpt_neox", "GPTNeoX", "GPTNeoXForCausalLM", "GPTNeoXModel"),
     _family("gpt_oss", "GptOss", "GptOssForCausalLM", "GptOssModel"),
+    _family("granitemoehybrid", "GraniteMoeHybrid", "GraniteMoeHybridForCausalLM", "GraniteMoeHybridModel"),
     _family("internlm", "InternLM", "InternLMForCausalLM", "InternLMModel"),
     _family("lfm2", "Lfm2", "Lfm2ForCausalLM", "Lfm2Model"),
     _family("lfm2_moe", "Lfm2Moe", "Lfm2MoeForCausalLM", "Lfm2MoeModel"),

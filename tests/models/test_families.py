@@ -49,6 +49,7 @@ ON_CPU: dict[str, tuple[str, ...]] = {
     "gpt_neox": ("a-quarter-turns", "one-after-the-other-tied"),
     "gpt_oss": ("more-experts-than-tokens", "every-expert-tied"),
     "gpt_oss_mxfp4": ("square",),
+    "granitemoehybrid": ("more-experts-than-tokens", "dense-groups-biases"),
     "internlm": ("biases",),
     "lfm2": ("biases-tied", "three-taps"),
     "lfm2_moe": ("dense-layer-tied",),
