@@ -51,6 +51,9 @@ class GraniteMoeHybridConfig(DecoderConfig):
         common["query_scale"] = fields.positive("attention_multiplier", 1.0)
         # transformers uses rope for this value only; published files have "nope"
         fields.only("position_embedding_type", None, "rope", "nope")
+        # transformers does not read these; with other values, its code is not the model's
+        fields.only("normalization_function", "rmsnorm")
+        fields.only("mlp_bias", False)
         return cls(
             **common,
             with_rope=fields.raw.get("position_embedding_type") == "rope",
@@ -58,7 +61,9 @@ class GraniteMoeHybridConfig(DecoderConfig):
             recurrent=recurrent,
             mamba=MambaConfig.from_fields(fields, common["hidden"]),
             num_experts=experts,
-            experts_per_token=fields.size("num_experts_per_tok", 2, maximum=experts or MOST_EXPERTS),
+            experts_per_token=fields.size(
+                "num_experts_per_tok", 2, minimum=min(experts, 1), maximum=experts or MOST_EXPERTS
+            ),
             shared_ffn=fields.size("shared_intermediate_size", 1024),
             embedding_multiplier=fields.positive("embedding_multiplier", 1.0),
             residual_multiplier=fields.positive("residual_multiplier", 1.0),

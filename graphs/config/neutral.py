@@ -7,7 +7,7 @@ NEUTRAL = frozenset(
     """
     _name_or_path architectures model_type transformers_version torch_dtype dtype auto_map id2label label2id
     problem_type task_specific_params tokenizer_class prefix finetuning_task pruned_heads return_dict
-    output_attentions output_hidden_states use_cache torchscript use_bfloat16 initializer_range init_std
+    output_attentions output_hidden_states use_cache torchscript use_bfloat16 initializer_range init_std init_method
     attention_dropout attn_pdrop embd_pdrop resid_pdrop hidden_dropout gradient_checkpointing
     embed_dropout attn_dropout_prob emb_dropout_prob attention_probs_dropout_prob hidden_dropout_prob classifier_dropout
     bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id unk_token_id
