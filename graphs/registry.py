@@ -42,6 +42,7 @@ _LLAMA = (
 _LLAVA = ("LlavaForConditionalGeneration", "LlavaLlamaForCausalLM", "LlavaMistralForCausalLM", "LlavaQwenForCausalLM")
 _QWEN35_MOE = ("Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM", "Qwen3_5MoeTextModel")
 FAMILIES: tuple[Family, ...] = (
+    _family("bamba", "Bamba", "BambaForCausalLM", "BambaModel"),
     _family("bloom", "Bloom", "BloomForCausalLM", "BloomModel"),
     _family("deepseek_mtp", "DeepseekMtp"),
     _family("deepseek_v2", "DeepseekV2", "DeepseekV2ForCausalLM", "DeepseekV2Model"),

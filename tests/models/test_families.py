@@ -35,6 +35,7 @@ COMPILED: dict[str, tuple[str, ...]] = {
 # For `cpu`, a family's cases that lower to different programs. The others differ from those, or from another
 # family's, in sizes, in weights or in values of tables only, which `torch` compiles from the same exported program.
 ON_CPU: dict[str, tuple[str, ...]] = {
+    "bamba": ("groups-biases-tied",),
     "bloom": ("five-heads", "residual-after-norm"),
     "deepseek_mtp": ("dense-straight-queries-tied",),
     "deepseek_v2": ("groups-yarn", "lite-more-experts-than-tokens"),
