@@ -22,7 +22,7 @@ FILES = {  # stem -> file, of kernels whose file has another name
     **dict.fromkeys(("cached_rows", "index_scores", "top_keys"), "indexer"),
     **dict.fromkeys(("lora_shrink", "lora_expand", "lora_lookup", "slots_to_blocks"), "lora"),
     **{f"quant_{name}": f"quant.{name}" for name in ("along", "bytes", "digits", "row", "rows", "tiles", "lookup")},
-    **{name: f"recurrent.{name}" for name in ("causal_conv", "gated_delta_rule")},
+    **{name: f"recurrent.{name}" for name in ("causal_conv", "gated_delta_rule", "state_space")},
     **{name: f"general.{name}" for name in ("fold", "scan", "sort", "put")},
 }
 ELEMENTS = ("elements", "fold")  # the kernels with scalar loops, which LLVM vectorises

@@ -185,11 +185,12 @@ class _Size:
         return int(2 * tokens * heads * channels * seen)
 
     def _recurrent(self, node: Node, elements: int) -> int:
-        """A convolution has 2 operations for each tap. The delta rule has 7 for each element of a state: its decay, and
-        2 each for its products with the key and with the query, and for its update."""
+        """A convolution has 2 operations for each tap. A state space has 5 for each element of a state: its decay, and
+        2 each for its update and its product with the query; the delta rule 2 more, for the product with the key."""
         if node.short == "causal_conv":
             return 2 * elements * node.views[1].shape[1]
-        return 7 * elements * node.views[0].shape[2]
+        each = {"state_space": 5, "gated_delta_rule": 7}[node.short]
+        return each * elements * node.views[0].shape[2]
 
     def _latent(self, views: list[View], tokens: int, seen: float) -> int:
         """Operations of MLA in the form with fewer; see `graphs.ops.latent_attention.cheaper_form`."""

@@ -61,6 +61,7 @@ OPAQUE = frozenset(
         "rows_of_experts",
         "silu",
         "slots_to_blocks",
+        "state_space",
         "to_blocks",
         "to_fp8",
         "top_experts",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bringup.compile.llvm.module import Loaded, compiled, texts_of
-from bringup.compile.llvm.select.call import Call
+from bringup.compile.llvm.select.call import Call, Kernel
 from bringup.compile.llvm.select.registry import calls_of
 from bringup.compile.program.function_of import function_of
 from bringup.compile.program.torch_arrays import to_numpy
@@ -64,8 +65,7 @@ class Compiled:
             if found is None:
                 raise LookupError(f"no kernel takes `{group.nodes[0].op}`")
             self._calls += found
-        texts = zip(texts_of([call.kernel for call in self._calls], own), (False, True), strict=True)
-        self._loaded = Loaded([compiled(text, own, vectorise=vectorise) for text, vectorise in texts], own)
+        self._loaded = _loaded(tuple(call.kernel for call in self._calls), machine)
 
     def run(self, arrays: Mapping[str, np.ndarray], threads: int) -> Memory:
         """The memory after all calls; bytes around each array are as they were."""
@@ -74,6 +74,14 @@ class Compiled:
             run_call(call, self._loaded, memory, threads)
         memory.check()
         return memory
+
+
+@cache
+def _loaded(kernels: tuple[Kernel, ...], machine: str) -> Loaded:
+    """Compiled once: the functions of several steps often have the same kernels."""
+    own = MACHINES[machine]
+    texts = zip(texts_of(kernels, own), (False, True), strict=True)
+    return Loaded([compiled(text, own, vectorise=vectorise) for text, vectorise in texts], own)
 
 
 def compiled_graph(graph: OpGraph, machine: str) -> Compiled:

@@ -14,6 +14,7 @@ from bringup.graphs.core.step import FIELDS, Step
 from bringup.graphs.ops.lowering import OpLowering, using
 from bringup.graphs.ops.recurrent.causal_conv import causal_conv
 from bringup.graphs.ops.recurrent.delta_rule import gated_delta_rule
+from bringup.graphs.ops.recurrent.state_space import state_space
 from tests.graphs.test_recurrent_ops import ROWS, steps
 from tests.llvm.native import MACHINES
 from tests.llvm.programs import assert_near, results, traced
@@ -68,7 +69,7 @@ def test_convolution(taps: int, bias: bool, dtype: str, machine: str) -> None:
 @pytest.mark.parametrize("machine", MACHINE)
 @pytest.mark.parametrize(
     ("groups", "repeats", "k", "v", "dtype"),
-    [(2, 3, 8, 5, "float32"), (1, 2, 20, 64, "bfloat16"), (3, 1, 33, 75, "float16")],
+    [(2, 3, 8, 5, "float32"), (1, 2, 20, 128, "bfloat16"), (3, 1, 33, 75, "float16")],
 )
 def test_delta_rule(groups: int, repeats: int, k: int, v: int, dtype: str, machine: str) -> None:
     """Queries, keys and values are columns of one matrix, with the columns of each key head together."""
@@ -82,5 +83,28 @@ def test_delta_rule(groups: int, repeats: int, k: int, v: int, dtype: str, machi
     def inputs(tokens: int) -> list[Tensor]:
         gates = -3 * torch.rand(tokens, heads), torch.rand(tokens, heads).to(kind)
         return [torch.randn(tokens, groups * each).to(kind), *gates]
+
+    check(op, inputs, torch.full((ROWS, heads, k, v), torch.nan), machine)
+
+
+@pytest.mark.parametrize("machine", MACHINE)
+@pytest.mark.parametrize(
+    ("groups", "repeats", "k", "v", "dtype", "dtype_of_v"),
+    [(2, 3, 8, 5, "float32", "float32"), (1, 3, 20, 128, "bfloat16", "float32"), (3, 1, 33, 75, "float16", "float16")],
+)
+def test_state_space(groups: int, repeats: int, k: int, v: int, dtype: str, dtype_of_v: str, machine: str) -> None:
+    """Queries and keys are columns of one matrix; values, which are the product with a gate, may have another dtype."""
+    torch.manual_seed(k)
+    heads = groups * repeats
+
+    def op(qk: Tensor, values: Tensor, decay: Tensor, state: Tensor, step: Step) -> Tensor:
+        q, keys = qk[:, 3:].unflatten(1, (2, groups, k)).unbind(1)
+        return state_space(q, keys, values.unflatten(1, (groups, repeats, v)), decay, state, step)
+
+    def inputs(tokens: int) -> list[Tensor]:
+        qk, values = torch.randn(tokens, 3 + 2 * groups * k), torch.randn(tokens, heads * v) / 8  # results of about 1
+        kinds = getattr(torch, dtype), getattr(torch, dtype_of_v)
+        # The reference multiplies by exponentials of sums of decays, which lose digits if the sums are large.
+        return [qk.to(kinds[0]), values.to(kinds[1]), -0.3 * torch.rand(tokens, heads)]
 
     check(op, inputs, torch.full((ROWS, heads, k, v), torch.nan), machine)

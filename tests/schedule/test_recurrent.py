@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from bringup.compile.pipeline import build
 from bringup.compile.schedule.costs import bytes_by_buffer, cost_of
 from bringup.compile.schedule.schedule import Launch, Schedule
 from tests.runtime import recurrent as r
-from tests.schedule.models import schedule_of
+from tests.schedule.models import PREFILL, schedule_of
+from tests.targets.recurrent import state_spaces as s
 
 CHANNELS = 2 * r.KEY_HEADS * r.K + r.VALUE_HEADS * r.V
 CONV, DELTA = 4 * (r.TAPS - 1) * CHANNELS, 4 * r.VALUE_HEADS * r.K * r.V  # bytes of a state of one sequence
@@ -46,3 +50,15 @@ def test_the_launches_of_a_layer(schedule: Schedule) -> None:
         *("rms_norm+linear", "causal_conv", "silu", "exp+neg+add+clamp+abs+neg+exp+log1p+add+mul", "sigmoid"),
         *("gated_delta_rule", "rms_norm+silu+mul", "linear+add"),
     ]
+
+
+def test_bytes_and_operations_of_a_state_space(tmp_path: Path) -> None:
+    settings = {"max_seq_len": s.CONTEXT, "max_batch_size": 2, "buckets": (PREFILL,)}
+    schedule = schedule_of(build(s.job(), out=tmp_path / "b", target="schedule", **settings))
+    state, values = 4 * s.HEADS * s.K * s.V, 4 * s.HEADS * s.V  # bytes of a sequence, and of a token
+    for entry, tokens, sequences in (("decode_2", 2, 2), (f"prefill_{PREFILL}", PREFILL, 1)):
+        launch = launch_of(schedule, entry, "state_space")
+        cost = cost_of(launch.graph, launch.group, 64)
+        assert (cost.weights, cost.cache) == (0, sequences * state)
+        assert cost.written == sequences * state + tokens * values
+        assert cost.flops == 5 * tokens * s.HEADS * s.K * s.V

@@ -25,7 +25,7 @@ MOST_SPANS = 16 << 20  # bytes: maximum size of the results of all spans; spans 
 HEADS = 128 << 10  # bytes: maximum state of the heads that decode computes per tile, so that it stays in the cache
 CONV_CHANNELS = 256  # of a convolution, which are computed together: several cache lines of each token
 CONV_SHARE = 64  # a part of a convolution has a multiple of these channels: a cache line or more of each token
-DELTA_COLUMNS = 32  # of a recurrent state of a head: with 128 channels of a key, half of an L1 cache
+STATE_COLUMNS = 64  # of a recurrent state of a head: complete rows for 64 channels of a value; 16 to 128 were measured
 BINS = 256  # values of a digit in the radix selection of the highest scores
 
 

@@ -33,7 +33,7 @@ _NAMES = {
     Role.ROTARY: "rope",
     Role.CACHE: "write_cache",
     Role.ATTENTION: "attention row_attention latent_attention index_scores",
-    Role.RECURRENT: "causal_conv gated_delta_rule",
+    Role.RECURRENT: "causal_conv gated_delta_rule state_space",
     Role.MOVE: "clone cat arange rows_of_experts to_blocks from_blocks slots_to_blocks cached_rows lora_lookup",
 }
 _ROLES = {name: role for role, names in _NAMES.items() for name in names.split()}
