@@ -7,9 +7,12 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from transformers import GraniteMoeHybridConfig, PreTrainedConfig
 
+from bringup.adapters.apply.fuse import fused, lay_out
+from bringup.adapters.apply.materialise import materialise
 from bringup.compile.job import open_job
 from bringup.diagnostics import BringupError
 from bringup.graphs.core.axes import shape_of
@@ -123,3 +126,13 @@ def test_every_setting_matters(setting: dict[str, Any], tmp_path: Path) -> None:
     """Parity would not hold if one were overlooked."""
     folder = parity.save_checkpoint(CASES["more-experts-than-tokens"], tmp_path)
     parity.assert_setting_matters(folder, **setting)
+
+
+def test_fused_projections_are_the_published_tensor(tmp_path: Path) -> None:
+    """Of gate, x, b, c and dt in this order, which the checkpoint has in one tensor too."""
+    job = open_job(checkpoint=str(parity.save_checkpoint(CASES["dense-groups-biases"], tmp_path)))
+    arrays = materialise(lay_out(job.plan, fused()), job.checkpoint)
+    for leaf in ("weight", "bias"):
+        published_tensor = job.checkpoint.read(job.checkpoint.headers[f"model.layers.1.mamba.in_proj.{leaf}"])
+        assert np.array_equal(arrays[f"model.layers.1.mixer.in_proj.{leaf}"], published_tensor)
+    assert not any(".in_proj_" in name for name in arrays)
