@@ -1,4 +1,4 @@
-"""Granite 4: Mamba 2 in most layers, attention with or without rope in the others, MoE with a shared MLP or only this.
+"""Granite 4: Mamba 2 in most layers, attention with or without RoPE in the others, MoE and a shared MLP.
 
 Names and formulas: transformers' modeling_granitemoehybrid.py. N tokens of the step · m hidden · R rows of logits
 """
