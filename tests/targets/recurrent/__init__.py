@@ -1,1 +1,1 @@
-"""Bundles of a small graph with recurrent layers, on the kernels of GPUs."""
+"""Bundles of small graphs with recurrent layers."""
