@@ -6,7 +6,7 @@ Names and formulas: transformers' modeling_bamba.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.mamba import MambaConfig
@@ -37,7 +37,7 @@ class BambaConfig(DecoderConfig):
             message = f"`attn_layer_indices` is {shown(attention)}, but layers are 0 to {layers - 1}"
             fields.error("BU121", message, "attn_layer_indices", stops="")
         fields.only("partial_rotary_factor", 0.5)  # transformers reads it in `rope_parameters` only
-        absent = {"max_positions": 262_144, "ffn": 14_336, "eps": 1e-5, "kv_heads": 8, "partial": 0.5}
+        absent: dict[str, Any] = {"max_positions": 262_144, "ffn": 14_336, "eps": 1e-5, "kv_heads": 8, "partial": 0.5}
         common = read_common(fields, (None,) * layers, nulls=("num_key_value_heads",), **absent)
         # transformers does not read it; with another value, its code is not the model's
         fields.only("attn_rotary_emb", common["rope"].channels(common["head_dim"]))

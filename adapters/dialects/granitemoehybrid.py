@@ -50,7 +50,10 @@ def table(config: GraniteMoeHybridConfig) -> Adapter:
     gguf[f"{MIXER}dt_bias"] = S("blk.{L}.ssm_dt.bias")
     gguf[f"{MIXER}A_log"] = log(scale(S("blk.{L}.ssm_a", "h one", one=1).at("one", 0), -1))
     gguf[f"{MIXER}D"] = S("blk.{L}.ssm_d", "h one", one=1).at("one", 0)
-    parts = {"g": config.mamba.groups, "x": config.mamba.heads * config.mamba.head_dim // config.mamba.groups}
+    parts: dict[str, Any] = {
+        "g": config.mamba.groups,
+        "x": config.mamba.heads * config.mamba.head_dim // config.mamba.groups,
+    }
     gguf[f"{MIXER}norm.weight"] = S("blk.{L}.ssm_norm.weight", "g x", **parts).mv("g x -> m:(g x)", **parts)
     gguf[f"{MIXER}out_proj.{{p:weight|bias}}"] = S("blk.{L}.ssm_out.{p}")
     layer = "model.layers.{L}.mlp."

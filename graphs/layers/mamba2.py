@@ -31,7 +31,7 @@ class GroupedRMSNorm(RMSNorm):
     def forward(self, x: Tensor) -> Tensor:
         if self.groups == 1:
             return super().forward(x)
-        wide = x.float().unflatten(-1, (self.groups, -1))
+        wide = x.float().view(*x.shape[:-1], self.groups, -1)
         scaled = wide * (wide.pow(2).mean(-1, keepdim=True) + self.eps).rsqrt()
         return self.weight * scaled.flatten(-2).to(x.dtype)
 
@@ -67,12 +67,12 @@ class Mamba2(Module):
         inner = self.D.shape[0] * self.v
         shared = (mixed_NC.shape[1] - inner) // 2
         x_NX, b_NX, c_NX = torch.split(mixed_NC, [inner, shared, shared], 1)
-        b_NGK, c_NGK = (each.unflatten(1, (-1, self.k)) for each in (b_NX, c_NX))
-        x_NHV = x_NX.unflatten(1, (-1, self.v)).float()
+        b_NGK, c_NGK = b_NX.view(b_NX.shape[0], -1, self.k), c_NX.view(c_NX.shape[0], -1, self.k)
+        x_NGRV = x_NX.view(x_NX.shape[0], b_NGK.shape[1], -1, self.v).float()
         dt_NH = softplus(self.in_proj_dt(x_Nm).float() + self.dt_bias.float())
         decay_NH = -self.A_log.float().exp() * dt_NH
-        added_NGRV = (dt_NH[..., None] * x_NHV).unflatten(1, (b_NGK.shape[1], -1))
+        added_NGRV = dt_NH.view(*x_NGRV.shape[:3], 1) * x_NGRV
         result_NHV = state_space(c_NGK, b_NGK, added_NGRV, decay_NH, self.state, step)
-        result_NHV = result_NHV + self.D.float()[:, None] * x_NHV
+        result_NHV = result_NHV + self.D.float()[:, None] * x_NGRV.flatten(1, 2)
         gated_Nx = result_NHV.flatten(1) * silu(self.in_proj_gate(x_Nm).float())
         return self.out_proj(self.norm(gated_Nx).to(x_Nm.dtype))
