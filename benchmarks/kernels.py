@@ -96,6 +96,17 @@ def delta_graph(dtype: str, stage: str) -> OpGraph:
     return _graph("gated_delta_rule", stage, tensors, {})
 
 
+def state_space_graph(dtype: str, stage: str) -> OpGraph:
+    """Bamba-9B's: one key head, 128 value heads, 128 channels of a key and 64 of a value. Values are float32."""
+    tokens = TOKENS[stage]
+    tensors: Tensors = {
+        **{name: ((tokens, 1, 128), dtype) for name in ("q_NGK", "k_NGK")},
+        **{"v_NGRV": ((tokens, 1, 128, 64), "float32"), "decay_NH": ((tokens, 128), "float32")},
+        **{"state_SHKV": ((2, 128, 128, 64), "float32"), "out": ((tokens, 128, 64), "float32")},
+    }
+    return _graph("state_space", stage, tensors, {})
+
+
 def convolution_graph(model: str, dtype: str, stage: str) -> OpGraph:
     """A convolution of a model's channels and taps, without a bias."""
     (channels, taps), tokens = CONVOLUTIONS[model], TOKENS[stage]
@@ -127,6 +138,7 @@ def configurations(capability: str) -> Iterator[tuple[str, str, Kernel]]:
             graphs["DeepSeek-V2-Lite (MLA)"] = latent_graph(dtype, stage)
             graphs |= {f"{model} (convolution)": convolution_graph(model, dtype, stage) for model in CONVOLUTIONS}
             graphs["Qwen3-Next (gated delta rule)"] = delta_graph(dtype, stage)
+            graphs["Bamba-9B (state space)"] = state_space_graph(dtype, stage)
             for model, graph in graphs.items():
                 for call in calls_of(graph, graph.groups[0], capability) or ():
                     yield f"{stage}, {model}", dtype, call.kernel

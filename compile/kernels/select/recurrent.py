@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from math import prod
 
 from bringup.compile.kernels.call import Constant, KernelCall
 from bringup.compile.kernels.code.types import power_of_two
 from bringup.compile.kernels.select.attention_calls import NARROW, WIDE, Step, step_of
 from bringup.compile.kernels.select.attention_tiles import TENSOR_CORE
-from bringup.compile.kernels.select.tensors import Tensor, argument_of, call_of, dense_tensor, result_of, workspace
+from bringup.compile.kernels.select.tensors import (
+    Parameter,
+    Tensor,
+    argument_of,
+    call_of,
+    dense_tensor,
+    result_of,
+    workspace,
+)
 from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph
 from bringup.graphs.ops.recurrent.delta_rule import EPS
 
@@ -21,18 +30,24 @@ ONE_WARP = 128  # channels of a key that a warp has alone; with more, one of the
 COLUMNS = (4, 32)  # least and most columns of a state that a program has
 MOST_KEYS = 512  # channels of a key: the elements of COLUMNS[0] columns
 # Prefill in chunks. A chunk costs two launches and a few microseconds, whatever its number of tokens; token by token,
-# these tokens take about 0.4 microseconds each. With more keys or columns in a program some kernels spill.
+# these tokens take about 0.4 microseconds each.
 CHUNK = 32  # tokens
 LEAST_TOKENS = 64  # of a step: from here on the longest sequence can have two full chunks
-CHUNK_KEYS, CHUNK_COLUMNS = 128, 16  # most channels of a key; columns of a state that a program has
+# Columns of a state that a program has, by the channels of a key rounded up. With more, some kernels spill.
+CHUNK_COLUMNS = {
+    "gated_delta_rule": {16: 16, 32: 16, 64: 16, 128: 16},
+    "state_space": {16: 16, 32: 16, 64: 16, 128: 32, 256: 16},
+}
+CHUNK_HEADS = 32  # value heads whose decays a program of `state_space_chunks` adds at a time
+RESULTS = ("scores_SGCC", "sums_SHC", "solved_SHCC", "seen_SHCC", "factors_SHFC")  # of the first kernel for chunks
 
 
 def recurrent(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
-    """The calls of a convolution or of the gated delta rule; None for another group."""
+    """The calls of a convolution or of linear attention; None for another group."""
     if len(group.nodes) != 1:
         return None
-    call = {"causal_conv": _causal_conv, "gated_delta_rule": _delta_rule}.get(group.nodes[0].short)
-    return call(graph, group.nodes[0]) if call else None
+    select = _SELECTORS.get(group.nodes[0].short)
+    return select(graph, group.nodes[0]) if select else None
 
 
 def _causal_conv(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
@@ -73,11 +88,12 @@ def _causal_conv(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
     return (results, states)
 
 
-def _delta_rule(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
+def _linear_attention(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
+    """One call, token by token; in prefill of keys in bfloat16 two calls, in chunks."""
     names = ("q_NGK", "k_NGK", "v_NGRV", "decay_NH", "beta_NH", "state_SHKV")
     operands = {name: tensor for name in names if (tensor := argument_of(graph, node, name)) is not None}
-    q, k, v, decay, beta, state = operands.values()
-    step, out = step_of(graph, node), result_of(graph, node)
+    q, k, v, decay, state = (operands[name] for name in names if name != "beta_NH")
+    beta, step, out = operands.get("beta_NH"), step_of(graph, node), result_of(graph, node)
     (tokens, groups, keys), (repeats, columns) = q.shape, v.shape[2:]
     contiguous = all(tensor.strides[-1] == 1 for tensor in (q, k, v, state))
     if any(tensor.dtype not in FLOATS for tensor in operands.values()) or not contiguous or keys > MOST_KEYS:
@@ -93,45 +109,59 @@ def _delta_rule(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
         **{"K_ROW": k.strides[0], "K_HEAD": k.strides[1]},
         **{"V_ROW": v.strides[0], "V_GROUP": v.strides[1], "V_HEAD": v.strides[2]},
         **{"D_ROW": decay.strides[0], "D_HEAD": decay.strides[1]},
-        **{"B_ROW": beta.strides[0], "B_HEAD": beta.strides[1]},
+        **({"B_ROW": beta.strides[0], "B_HEAD": beta.strides[1]} if beta else {"B_ROW": 0, "B_HEAD": 0}),
         **{"S_ROW": state.strides[0], "S_HEAD": state.strides[1], "S_K": state.strides[2]},
         **{"SCALE": keys**-0.5, "EPS": EPS, "BK": rows, "BV": across, "KNOWN": known},
     }
-    parameters = {**operands, "starts": starts, "rows_B": step.rows, "lengths_B": step.lengths, "out_NHV": out}
-    narrow = all(tensor.dtype == "bfloat16" for tensor in (q, k, v))
-    if starts is not None and narrow and keys <= CHUNK_KEYS and tokens >= LEAST_TOKENS:
-        return _in_chunks(operands, step, out, constants)
+    across_chunk = CHUNK_COLUMNS[node.short].get(max(TENSOR_CORE, rows))
+    if starts is not None and q.dtype == k.dtype == "bfloat16" and tokens >= LEAST_TOKENS and across_chunk:
+        return _in_chunks(operands, step, out, constants, across_chunk)
+    parameters: dict[str, Parameter] = {name: operands.get(name) for name in names}
+    parameters |= {"starts": starts, "rows_B": step.rows, "lengths_B": step.lengths, "out_NHV": out}
     grid = (-(-columns // across), groups * repeats, step.sequences + (starts is not None))
-    return (
-        call_of("recurrent.gated_delta_rule", parameters, constants, grid, warps=2 if rows > ONE_WARP else 1, stages=1),
-    )
+    warps = 2 if rows > ONE_WARP else 1
+    return (call_of("recurrent.linear_attention", parameters, constants, grid, warps=warps, stages=1),)
 
 
 def _in_chunks(
-    operands: dict[str, Tensor], step: Step, out: Tensor, constants: dict[str, Constant]
+    operands: dict[str, Tensor], step: Step, out: Tensor, constants: dict[str, Constant], across: int
 ) -> tuple[KernelCall, ...]:
     """Two calls: what does not depend on the state, of all chunks in parallel; then the state, chunk after chunk."""
-    q, k, v, decay, beta, state = operands.values()
-    tokens, heads, columns = out.shape
+    (tokens, heads, columns), (_, groups, keys) = out.shape, operands["q_NGK"].shape
     slots = (tokens - 1) // CHUNK + step.sequences  # `chunk_of` in source/recurrent/sequences.py
-    square, four = (slots, heads, CHUNK, CHUNK), (slots, heads, 4, CHUNK)
-    shapes = {"solved_SHCC": square, "seen_SHCC": square, "factors_SHFC": four}
-    places, end = workspace([4 * prod(shape) for shape in shapes.values()])
-    scratch = {
-        name: dense_tensor(place, WIDE, shape) for (name, shape), place in zip(shapes.items(), places, strict=True)
+    is_delta = "beta_NH" in operands
+    stem, programs = ("delta_chunks", heads) if is_delta else ("state_space_chunks", groups)
+    shapes = {
+        **{"scores_SGCC": (slots, groups, CHUNK, CHUNK), "sums_SHC": (slots, heads, CHUNK)},
+        **dict.fromkeys(("solved_SHCC", "seen_SHCC"), (slots, heads, CHUNK, CHUNK)),
+        "factors_SHFC": (slots, heads, 4, CHUNK),
     }
-    rows = max(TENSOR_CORE, power_of_two(q.shape[2]))
-    sizes: dict[str, Constant] = {"C": CHUNK, "BK": rows, "BV": CHUNK_COLUMNS, "ENDS": power_of_two(step.sequences)}
-    every = constants | sizes
-    of_chunks = ("B", "H", "R", "K", "C", "ENDS", "SCALE", "EPS", "BK")
-    of_chunks += ("Q_ROW", "Q_HEAD", "K_ROW", "K_HEAD", "D_ROW", "D_HEAD", "B_ROW", "B_HEAD")
-    own = {name: every[name] for name in of_chunks}
-    parameters = {"q_NGK": q, "k_NGK": k, "decay_NH": decay, "beta_NH": beta, "starts": step.starts, **scratch}
-    chunks = call_of("recurrent.delta_chunks", parameters, own, (slots, heads, 1), warps=4, stages=1, scratch=end)
-    own = {name: value for name, value in every.items() if name not in ("D_ROW", "D_HEAD", "B_ROW", "B_HEAD")}
-    own = {name: value for name, value in own.items() if name not in ("SCALE", "EPS", "ENDS")}
-    fields = {"starts": step.starts, "rows_B": step.rows, "lengths_B": step.lengths}
-    parameters = {"q_NGK": q, "k_NGK": k, "v_NGRV": v, **scratch, "state_SHKV": state, **fields, "out_NHV": out}
-    grid = (-(-columns // CHUNK_COLUMNS), heads, step.sequences + 1)
-    states = call_of("recurrent.delta_states", parameters, own, grid, warps=4, stages=1, scratch=end)
+    results = RESULTS[2:] if is_delta else RESULTS[:2]
+    places, end = workspace([4 * prod(shapes[name]) for name in results])
+    scratch: dict[str, Parameter] = {
+        name: dense_tensor(place, WIDE, shapes[name]) for name, place in zip(results, places, strict=True)
+    }
+    every = constants | {
+        **{"C": CHUNK, "BK": max(TENSOR_CORE, power_of_two(keys)), "ENDS": power_of_two(step.sequences)},
+        **{"BV": across, "BR": min(CHUNK_HEADS, power_of_two(heads // groups))},
+    }
+    shared = ("B", "H", "R", "K", "C", "BK", "Q_ROW", "Q_HEAD", "K_ROW", "K_HEAD")
+    own = ("ENDS", "D_ROW", "D_HEAD", *(("B_ROW", "B_HEAD", "SCALE", "EPS") if is_delta else ("BR",)))
+    sizes = {name: every[name] for name in (*shared, *own)}
+    given = {name: x for name, x in operands.items() if name not in ("v_NGRV", "state_SHKV")}
+    parameters = {**given, "starts": step.starts, **scratch}
+    chunks = call_of(f"recurrent.{stem}", parameters, sizes, (slots, programs, 1), warps=4, stages=1, scratch=end)
+    own = ("N", "V", "PADDING", "V_ROW", "V_GROUP", "V_HEAD", "S_ROW", "S_HEAD", "S_K", "BV", "KNOWN")
+    sizes = {name: every[name] for name in (*shared, *own)}
+    parameters = {name: operands[name] for name in ("q_NGK", "k_NGK", "v_NGRV")}
+    parameters |= {name: scratch.get(name) for name in RESULTS}
+    parameters |= {"state_SHKV": operands["state_SHKV"], "starts": step.starts, "rows_B": step.rows}
+    parameters |= {"lengths_B": step.lengths, "out_NHV": out}
+    grid = (-(-columns // across), heads, step.sequences + 1)
+    states = call_of("recurrent.chunk_states", parameters, sizes, grid, warps=4, stages=1, scratch=end)
     return (chunks, states)
+
+
+_SELECTORS: Mapping[str, Callable[[OpGraph, Node], tuple[KernelCall, ...] | None]] = {
+    **{"causal_conv": _causal_conv, "gated_delta_rule": _linear_attention, "state_space": _linear_attention},
+}

@@ -63,7 +63,6 @@ def delta_rule(step: Step, heads: tuple[int, int], sizes: tuple[int, int], dtype
     each = 2 * k + repeats * v
     f.given("qkv", (tokens, groups, each), dtype, "value")
     row, strides = groups * each, (groups * each, each, 1)
-    decays = -2 * f.random.random((tokens, groups * repeats))
     rates = f.random.random((tokens, groups * repeats))
     f.node(
         "bringup.gated_delta_rule.default",
@@ -71,9 +70,35 @@ def delta_rule(step: Step, heads: tuple[int, int], sizes: tuple[int, int], dtype
         q_NGK=View("qkv", (tokens, groups, k), strides, 0),
         k_NGK=View("qkv", (tokens, groups, k), strides, k),
         v_NGRV=View("qkv", (tokens, groups, repeats, v), (row, each, v, 1), 2 * k),
-        decay_NH=f.array("decay", decays.astype(np.float32), "float32", "value"),
+        decay_NH=_decays(f, tokens, groups * repeats),
         beta_NH=f.array("beta", rates.astype(NUMPY[dtype]), dtype, "value"),
         state_SHKV=add_state(f, step, (groups * repeats, k, v), "float32"),
         **add_step(f, step, decode=decode),
     )
     return f
+
+
+def state_space(
+    step: Step, heads: tuple[int, int], sizes: tuple[int, int], dtypes: tuple[str, str], *, decode: bool
+) -> Function:
+    """Queries and keys are columns of one matrix, values are those of another. `dtypes`: of the two."""
+    f, tokens, (groups, repeats), (k, v) = Function(heads[1]), step[1], heads, sizes
+    row, each = 2 * groups * k + 8, repeats * v
+    f.given("qk", (tokens, row), dtypes[0], "value")
+    f.given("v", (tokens, groups * each), dtypes[1], "value")
+    f.node(
+        "bringup.state_space.default",
+        {"out": ((tokens, groups * repeats, v), dtypes[1])},
+        q_NGK=View("qk", (tokens, groups, k), (row, k, 1), 8 + groups * k),
+        k_NGK=View("qk", (tokens, groups, k), (row, k, 1), 8),
+        v_NGRV=View("v", (tokens, groups, repeats, v), (groups * each, each, v, 1), 0),
+        decay_NH=_decays(f, tokens, groups * repeats),
+        state_SHKV=add_state(f, step, (groups * repeats, k, v), "float32"),
+        **add_step(f, step, decode=decode),
+    )
+    return f
+
+
+def _decays(f: Function, tokens: int, heads: int) -> View:
+    decays = -2 * f.random.random((tokens, heads))
+    return f.array("decay", decays.astype(np.float32), "float32", "value")

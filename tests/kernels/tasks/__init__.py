@@ -13,7 +13,13 @@ from tests.kernels.tasks.attention import attended, highest_keys, latent, prompt
 from tests.kernels.tasks.drawing import drawing
 from tests.kernels.tasks.lora import expanded, expert_shrunk, looked_up, shrunk, slots_of_blocks
 from tests.kernels.tasks.products import gated, in_float8, in_panels, product, quantised
-from tests.kernels.tasks.recurrent import convolved, delta_in_chunks, delta_ruled
+from tests.kernels.tasks.recurrent import (
+    convolved,
+    delta_in_chunks,
+    delta_ruled,
+    state_space_in_chunks,
+    state_spaced,
+)
 from tests.kernels.tasks.rows import (
     activated_in_float8,
     copying,
@@ -75,5 +81,8 @@ TASKS: dict[str, Callable[[], Task]] = {
     "gated_delta_rule, prefill": lambda: delta_ruled(64, "bfloat16", decode=False),
     "gated_delta_rule, 256 channels": lambda: delta_ruled(256, "float32", decode=False),
     "gated_delta_rule, chunks": delta_in_chunks,
+    "state_space, decode": lambda: state_spaced(decode=True),
+    "state_space, prefill": lambda: state_spaced(decode=False),
+    "state_space, chunks": state_space_in_chunks,
     "draw": lambda: drawing(3, 300, "float32"),
 }

@@ -1,6 +1,6 @@
 """Steps of recurrent layers: prompts of several tokens, and decode."""
 
-from tests.kernels.recurrent.functions import CHUNKS, DECODE, RAGGED, convolution, delta_rule
+from tests.kernels.recurrent.functions import CHUNKS, DECODE, RAGGED, convolution, delta_rule, state_space
 from tests.kernels.tasks.task import Task, task_of
 
 
@@ -13,6 +13,17 @@ def delta_ruled(keys: int, dtype: str, *, decode: bool) -> Task:
     """The gated delta rule, of one warp or, with more than 128 channels of a key, two."""
     step = DECODE if decode else RAGGED
     return task_of(delta_rule(step, (1, 2), (keys, 16), dtype, decode=decode), "out")
+
+
+def state_spaced(*, decode: bool) -> Task:
+    """The state space of Mamba 2, token by token: of one warp."""
+    step = DECODE if decode else RAGGED
+    return task_of(state_space(step, (1, 2), (64, 16), ("float32", "float32"), decode=decode), "out")
+
+
+def state_space_in_chunks() -> Task:
+    """The state space of prompts with up to three chunks."""
+    return task_of(state_space(CHUNKS, (1, 2), (24, 20), ("bfloat16", "float32"), decode=False), "out")
 
 
 def delta_in_chunks() -> Task:

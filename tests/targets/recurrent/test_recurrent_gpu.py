@@ -81,7 +81,7 @@ def test_kernels_are_clean(capability: str, dtype: str, tmp_path: Path) -> None:
     rows = trial_of(bundle)
     stems = {stem for row in rows for stem in row.kernels.split()}
     convolutions = {f"recurrent.causal_conv{suffix}" for suffix in ("", "_state", "_step")}
-    assert stems >= {*convolutions, "recurrent.gated_delta_rule"}
+    assert stems >= {*convolutions, "recurrent.linear_attention"}
     assert [finding for row in rows for finding in row.seen.findings] == []
     assert max(row.error for row in rows) < NEAR[dtype]
 
@@ -93,8 +93,8 @@ def test_a_prompt_in_chunks(tmp_path: Path) -> None:
     theirs = load(build(job, out=tmp_path / "t", target="torch", **settings))
     bundle = build(job, out=tmp_path / "b", target="cuda:sm_90", **settings)
     assert greedy(load(bundle, "emulate"), [LONG_PROMPT], NEW) == greedy(theirs, [LONG_PROMPT], NEW)
-    rows = [row for row in trial_of(bundle, entries=[f"prefill_{LONG}"]) if "delta_states" in row.kernels]
-    assert [row.kernels for row in rows] == ["recurrent.delta_chunks recurrent.delta_states"]
+    rows = [row for row in trial_of(bundle, entries=[f"prefill_{LONG}"]) if "chunk_states" in row.kernels]
+    assert [row.kernels for row in rows] == ["recurrent.delta_chunks recurrent.chunk_states"]
     (row,) = rows
     assert row.seen.findings == []
     assert row.error < NEAR["bfloat16"]

@@ -1,1 +1,1 @@
-"""Kernels whose state is one row for each sequence: causal convolution and the gated delta rule."""
+"""Kernels whose state is one row for each sequence: causal convolution, the gated delta rule and the state space."""

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from bringup.compile.kernels.source.launches import let_next_start, wait_for_last
-from bringup.compile.kernels.source.recurrent.exact_products import wide_product
+from bringup.compile.kernels.source.recurrent.exact_products import exact_product
 from bringup.compile.kernels.source.recurrent.sequences import chunk_of
 
 BLOCK = tl.constexpr(16)  # rows of the diagonal blocks that are inverted row by row
@@ -31,8 +31,8 @@ def _inverse(lower):
         inverses = tl.where(row == i, inverses - change[:, None, :], inverses)
     inverse = tl.reshape(tl.where(diagonal, inverses[:, :, None, :], 0.0), (2 * BLOCK, 2 * BLOCK))
     i, j = tl.arange(0, 2 * BLOCK)[:, None], tl.arange(0, 2 * BLOCK)[None, :]
-    between = wide_product(inverse, tl.where((i >= BLOCK) & (j < BLOCK), lower, 0.0), None)
-    inverse -= wide_product(between, inverse, None)
+    between = exact_product(inverse, tl.where((i >= BLOCK) & (j < BLOCK), lower, 0.0), None)
+    inverse -= exact_product(between, inverse, None)
     return inverse
 
 

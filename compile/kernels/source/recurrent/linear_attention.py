@@ -1,4 +1,5 @@
-"""The gated delta rule (Yang et al. 2024, "Gated Delta Networks", equation 10), token by token."""
+"""Linear attention token by token: the gated delta rule (Yang et al. 2024, "Gated Delta Networks", equation 10), and
+the state space of Mamba 2 (Dao and Gu 2024, "Transformers are SSMs", equation 8)."""
 
 import triton
 import triton.language as tl
@@ -18,7 +19,7 @@ def _add_three(a, b, c, d, e, f):
 
 
 @triton.jit
-def gated_delta_rule(
+def linear_attention(
     q_NGK, k_NGK, v_NGRV, decay_NH, beta_NH, state_SHKV, starts, rows_B, lengths_B, out_NHV,
     N: tl.constexpr, B: tl.constexpr, H: tl.constexpr, R: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     PADDING: tl.constexpr, Q_ROW: tl.constexpr, Q_HEAD: tl.constexpr, K_ROW: tl.constexpr, K_HEAD: tl.constexpr,
@@ -30,15 +31,16 @@ def gated_delta_rule(
     """Grid: V / BV, H, sequences, and in prefill one more, whose programs store zeros as the results of padding.
 
     A program has the state of BV columns of a head in registers; up to 128 channels of a key are in one warp, so that
-    sums need no barrier. With S' = exp(decay) · S and u = beta · (v - k · S') the result is q · S' + (q · k) · u, so
-    both products with the state are one reduction. The operands of the next token are loaded before the current one is
-    computed.
+    sums need no barrier. With S' = exp(decay) · S, the state space has the new state S' + k ⊗ v and the result q · S;
+    its `beta` is None. The delta rule has q and k of length 1, and v replaced by u = beta · (v - k · S'). Its result is
+    q · S' + (q · k) · u, so both products with the state are one reduction. The operands of the next token are loaded
+    before the current one is computed.
 
     dtypes: q, k, v, decay and beta float32, bfloat16 or float16; state float32; all arithmetic in float32. BK: K,
     rounded up to a power of two. R value heads for each key head. PADDING: the state's row for padding, which several
     programs have, so none of them reads or writes it. KNOWN: earlier launches of the step write neither the state nor
     its fields. Bytes: the state once in each direction, v and the result once, q and k once for each of V / BV
-    programs. Operations: 7 for each token and element of the state.
+    programs. Operations for each token and element of the state: 7 of the delta rule, 5 of the state space.
     """
     let_next_start(EARLY)
     if not KNOWN:
@@ -67,28 +69,34 @@ def gated_delta_rule(
     queries = q_NGK + h // R * Q_HEAD + at_k
     keys = k_NGK + h // R * K_HEAD + at_k
     values = v_NGRV + h // R * V_GROUP + h % R * V_HEAD + at_v
-    decays, betas = decay_NH + h * D_HEAD, beta_NH + h * B_HEAD
+    decays = decay_NH + h * D_HEAD
     end = first + count
     q = tl.load(queries + first * Q_ROW, mask=of_k & (count > 0), other=0.0)
     k = tl.load(keys + first * K_ROW, mask=of_k & (count > 0), other=0.0)
     v = tl.load(values + first * V_ROW, mask=of_v & (count > 0), other=0.0)
     decay = tl.load(decays + first * D_ROW, mask=count > 0, other=0.0)
-    beta = tl.load(betas + first * B_ROW, mask=count > 0, other=0.0)
+    if beta_NH is not None:
+        betas = beta_NH + h * B_HEAD
+        beta = tl.load(betas + first * B_ROW, mask=count > 0, other=0.0)
     for n in range(first, end):
         q_1K, k_1K, v_1V = q.to(tl.float32), k.to(tl.float32), v.to(tl.float32)
-        gate, rate = tl.exp(decay.to(tl.float32)), beta.to(tl.float32)
+        state = tl.exp(decay.to(tl.float32)) * state
         more = n + 1 < end
         q = tl.load(queries + (n + 1) * Q_ROW, mask=of_k & more, other=0.0)
         k = tl.load(keys + (n + 1) * K_ROW, mask=of_k & more, other=0.0)
         v = tl.load(values + (n + 1) * V_ROW, mask=of_v & more, other=0.0)
         decay = tl.load(decays + (n + 1) * D_ROW, mask=more, other=0.0)
-        beta = tl.load(betas + (n + 1) * B_ROW, mask=more, other=0.0)
-        of_query, of_key, of_both = tl.reduce((q_1K * q_1K, k_1K * k_1K, q_1K * k_1K), 0, _add_three)
-        q_unit, k_unit = tl.rsqrt(of_query + EPS) * SCALE, tl.rsqrt(of_key + EPS)
-        state = gate * state
-        found, seen = tl.reduce((k_1K[:, None] * state, q_1K[:, None] * state), 0, _add_pair)
-        update = rate * (v_1V - k_unit * found)
-        state = state + (k_unit * k_1K)[:, None] * update[None, :]
-        result = q_unit * seen + q_unit * k_unit * of_both * update
+        if beta_NH is not None:
+            rate = beta.to(tl.float32)
+            beta = tl.load(betas + (n + 1) * B_ROW, mask=more, other=0.0)
+            of_query, of_key, of_both = tl.reduce((q_1K * q_1K, k_1K * k_1K, q_1K * k_1K), 0, _add_three)
+            q_unit, k_unit = tl.rsqrt(of_query + EPS) * SCALE, tl.rsqrt(of_key + EPS)
+            found, seen = tl.reduce((k_1K[:, None] * state, q_1K[:, None] * state), 0, _add_pair)
+            update = rate * (v_1V - k_unit * found)
+            state += (k_unit * k_1K)[:, None] * update[None, :]
+            result = q_unit * seen + q_unit * k_unit * of_both * update
+        else:
+            state += k_1K[:, None] * v_1V[None, :]
+            result = tl.sum(q_1K[:, None] * state, 0)
         tl.store(results + n * (H * V), result.to(out_NHV.dtype.element_ty), mask=of_v)
     tl.store(place, state.to(state_SHKV.dtype.element_ty), mask=owned)
