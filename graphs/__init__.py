@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from bringup.graphs.layers.embedding import Embedding as Embedding
     from bringup.graphs.layers.kv_cache import KVCache as KVCache
     from bringup.graphs.layers.linear import Linear as Linear
+    from bringup.graphs.layers.mamba2 import GroupedRMSNorm as GroupedRMSNorm
+    from bringup.graphs.layers.mamba2 import Mamba2 as Mamba2
     from bringup.graphs.layers.mla import LatentAttention as LatentAttention
     from bringup.graphs.layers.mlp import MLP as MLP
     from bringup.graphs.layers.mlp import GatedMLP as GatedMLP
@@ -102,6 +104,7 @@ else:
         "layers.embedding": "Embedding",
         "layers.kv_cache": "KVCache",
         "layers.linear": "Linear",
+        "layers.mamba2": "GroupedRMSNorm Mamba2",
         "layers.mla": "LatentAttention",
         "layers.mlp": "GatedMLP MLP",
         "layers.moe_experts": "Experts",

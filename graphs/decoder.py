@@ -39,7 +39,7 @@ class DecoderConfig(HFConfig):
     `windows` is the sliding window of each layer; None is full attention. `local_rope` is the rope of layers with a
     window, if it differs from that of the others. `query_scale` multiplies the scores, None is 1 / √head_dim;
     `score_cap` and `logit_cap` cap scores and logits (`ops.activation.soft_cap`). `embedding_scale` multiplies the
-    embedded tokens.
+    embedded tokens. Without `with_rope`, no layer rotates queries and keys.
     """
 
     vocab_size: int
@@ -59,6 +59,7 @@ class DecoderConfig(HFConfig):
     score_cap: float | None = None
     logit_cap: float | None = None
     embedding_scale: float | None = None
+    with_rope: bool = True
 
 
 def read_common(
@@ -174,6 +175,7 @@ class PreNormLayer(Module):
     `norms` is the position of the norms: "before" attention and MLP; "around", with another one on the output of each
     (Gemma 2 report, section 2); or "after", on the outputs only (OLMo 2 report, section 3.3). Names are transformers'.
     `norm` is the class of the norms. `rope` is the index of the layer's (cos, sin) among those that all layers share.
+    `residual` multiplies what attention and MLP add.
     """
 
     def __init__(
@@ -186,9 +188,10 @@ class PreNormLayer(Module):
         norm: Norm = RMSNorm,
         norms: Literal["before", "around", "after"] = "before",
         rope: int = 0,
+        residual: float = 1.0,
     ) -> None:
         super().__init__()
-        self.norms, self.rope = norms, rope
+        self.norms, self.rope, self.residual = norms, rope, residual
         self.input_layernorm = None if norms == "after" else norm(m, eps)
         self.self_attn = attention
         self.post_attention_layernorm = norm(m, eps)
@@ -199,24 +202,27 @@ class PreNormLayer(Module):
     def forward(self, x_Nm: Tensor, *shared: Any) -> Tensor:
         """`shared` is cos, sin, … of each rope of the model, and the step."""
         *rows, step = shared
-        cos, sin = rows[2 * self.rope : 2 * self.rope + 2]
+        cos, sin = rows[2 * self.rope : 2 * self.rope + 2] if rows else (None, None)
         mixed_Nm = self.self_attn(_normed(self.input_layernorm, x_Nm), cos, sin, step)
         if self.norms == "before":
-            x_Nm = x_Nm + mixed_Nm
-            return x_Nm + self.mlp(self.post_attention_layernorm(x_Nm))
-        x_Nm = x_Nm + self.post_attention_layernorm(mixed_Nm)
+            x_Nm = x_Nm + _scaled(mixed_Nm, self.residual)
+            return x_Nm + _scaled(self.mlp(self.post_attention_layernorm(x_Nm)), self.residual)
+        x_Nm = x_Nm + _scaled(self.post_attention_layernorm(mixed_Nm), self.residual)
         output_Nm = self.mlp(_normed(self.pre_feedforward_layernorm, x_Nm))
-        return x_Nm + _normed(self.post_feedforward_layernorm, output_Nm)
+        return x_Nm + _scaled(_normed(self.post_feedforward_layernorm, output_Nm), self.residual)
 
 
 class RecurrentLayer(Module):
     """x + mixer(norm(x)), then x + mlp(norm(x)), for a mixer of tokens without positions, such as a convolution.
 
-    The norms have the names that they have in a `PreNormLayer`.
+    The norms have the names that they have in a `PreNormLayer`, and `residual` is the same.
     """
 
-    def __init__(self, m: int, eps: float, mixer: Module, mlp: Module, *, norm: Norm = RMSNorm) -> None:
+    def __init__(
+        self, m: int, eps: float, mixer: Module, mlp: Module, *, norm: Norm = RMSNorm, residual: float = 1.0
+    ) -> None:
         super().__init__()
+        self.residual = residual
         self.input_layernorm = norm(m, eps)
         self.mixer = mixer
         self.post_attention_layernorm = norm(m, eps)
@@ -224,12 +230,16 @@ class RecurrentLayer(Module):
 
     def forward(self, x_Nm: Tensor, *shared: Any) -> Tensor:
         """`shared` is that of a `PreNormLayer`; its last item is the step."""
-        x_Nm = x_Nm + self.mixer(self.input_layernorm(x_Nm), shared[-1])
-        return x_Nm + self.mlp(self.post_attention_layernorm(x_Nm))
+        x_Nm = x_Nm + _scaled(self.mixer(self.input_layernorm(x_Nm), shared[-1]), self.residual)
+        return x_Nm + _scaled(self.mlp(self.post_attention_layernorm(x_Nm)), self.residual)
 
 
 def _normed(norm: Module | None, x_Nm: Tensor) -> Tensor:
     return x_Nm if norm is None else norm(x_Nm)
+
+
+def _scaled(x_Nm: Tensor, factor: float) -> Tensor:
+    return x_Nm if factor == 1 else x_Nm * factor
 
 
 class Decoder(Module):
@@ -241,7 +251,7 @@ class Decoder(Module):
         self.embed_tokens = Embedding("vocab m", scale=scale, vocab=config.vocab_size, m=config.hidden)
         self.layers = layers
         self.norm = norm(config.hidden, config.eps)
-        self.rotary = rope_rows(config.rope, config.head_dim)
+        self.rotary = rope_rows(config.rope, config.head_dim) if config.with_rope else None
         self.rotary_local = rope_rows(config.local_rope, config.head_dim) if config.local_rope else None
 
 
@@ -264,9 +274,8 @@ class CausalLM(Graph):
         raise NotImplementedError
 
     def prologue(self, step: Step) -> tuple[Tensor, ...]:
-        local = self.model.rotary_local
-        rows = (*self.model.rotary(step), *(local(step) if local is not None else ()))
-        return (self.model.embed_tokens(step.tokens), *rows)
+        ropes = (rotary for rotary in (self.model.rotary, self.model.rotary_local) if rotary is not None)
+        return (self.model.embed_tokens(step.tokens), *(rows for rotary in ropes for rows in rotary(step)))
 
     def final(self, x_Nm: Tensor) -> Tensor:
         return self.model.norm(x_Nm)

@@ -42,6 +42,7 @@ _LLAMA = (
 _LLAVA = ("LlavaForConditionalGeneration", "LlavaLlamaForCausalLM", "LlavaMistralForCausalLM", "LlavaQwenForCausalLM")
 _QWEN35_MOE = ("Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM", "Qwen3_5MoeTextModel")
 FAMILIES: tuple[Family, ...] = (
+    _family("bamba", "Bamba", "BambaForCausalLM", "BambaModel"),
     _family("bloom", "Bloom", "BloomForCausalLM", "BloomModel"),
     _family("deepseek_mtp", "DeepseekMtp"),
     _family("deepseek_v2", "DeepseekV2", "DeepseekV2ForCausalLM", "DeepseekV2Model"),
@@ -55,6 +56,7 @@ FAMILIES: tuple[Family, ...] = (
     _family("gpt2", "GPT2", "GPT2LMHeadModel", "GPT2Model"),
     _family("gpt_neox", "GPTNeoX", "GPTNeoXForCausalLM", "GPTNeoXModel"),
     _family("gpt_oss", "GptOss", "GptOssForCausalLM", "GptOssModel"),
+    _family("granitemoehybrid", "GraniteMoeHybrid", "GraniteMoeHybridForCausalLM", "GraniteMoeHybridModel"),
     _family("internlm", "InternLM", "InternLMForCausalLM", "InternLMModel"),
     _family("lfm2", "Lfm2", "Lfm2ForCausalLM", "Lfm2Model"),
     _family("lfm2_moe", "Lfm2Moe", "Lfm2MoeForCausalLM", "Lfm2MoeModel"),

@@ -25,11 +25,12 @@ from bringup.spec import TensorInfo
 def fused() -> Adapter:
     """The projections of one input in one matrix: one product reads the activations once.
 
-    They are q, k and v; gate and up; those of a gated DeltaNet; those of LFM2's convolution.
+    They are q, k and v; gate and up; those of a gated DeltaNet; those of Mamba 2; those of LFM2's convolution.
     """
     layout = Adapter("fused")
-    delta_net = (S(f"{{p}}.in_proj_{x}.{{w}}") for x in ("qkv", "z", "b", "a"))
-    layout["{p:**}.in_proj.{w:weight|bias}"] = cat(*delta_net, axis="out")
+    for mixer in (("qkv", "z", "b", "a"), ("gate", "xbc", "dt")):
+        inputs = (S(f"{{p}}.in_proj_{x}.{{w}}") for x in mixer)
+        layout["{p:**}.in_proj.{w:weight|bias}"] = cat(*inputs, axis="out")
     layout["{p:**}.bcx_proj.{w:weight|bias}"] = cat(*(S(f"{{p}}.{x}_proj.{{w}}") for x in "bcx"), axis="out")
     qkv = (S(f"{{p}}.{x}_proj.{{w}}") for x in "qkv")
     layout["{p:**}.qkv_proj.{w:weight|bias}"] = cat(*qkv, axis="out")

@@ -218,7 +218,8 @@ def no_dialect(hyper: Hyperparameters, family: Family | None) -> BringupError:
     """BU227 for a family without a dialect for the file, BU125 if no family resembles the file's architecture."""
     name = hyper.architecture
     known = {plain(family.name): family for family in families()}
-    family = family or known.get(plain(name))
+    of_that_name = (each for each, dialect in _dialects([]) if name in dialect.names)
+    family = family or known.get(plain(name)) or next(of_that_name, None)
     if family is not None and family.dialect is not None:
         message = f"`{hyper.path}` is a GGUF file of architecture `{short(name)}` that `{family.name}` does not support"
         help = "its dialect reads other files of this architecture: compare their hyperparameters (`bringup inspect`)"

@@ -41,19 +41,22 @@ def table(config: Lfm2Config) -> Adapter:
 
 
 def derived(hyper: Hyperparameters) -> dict[str, Any]:
-    """The kind of each layer, and the key heads of those with attention."""
+    return by_key_heads(hyper, "conv")
+
+
+def by_key_heads(hyper: Hyperparameters, recurrent: str) -> dict[str, Any]:
+    """The kind of each layer, `recurrent` without key heads, and the key heads of those with attention."""
     own = hyper.values
     stated = own.get(KEY_HEADS, own["attention.head_count"])
-    if stated == 0:
-        return {"layer_types": ["conv"] * own["block_count"]}
     if not isinstance(stated, list):
-        return {"num_key_value_heads": stated}
+        kind = "full_attention" if stated else recurrent
+        return {"layer_types": [kind] * own["block_count"]} | ({"num_key_value_heads": stated} if stated else {})
     of_layers = cast("list[object]", stated)
     counts = [count for count in of_layers if count] or [own["attention.head_count"]]
     same = all(count == counts[0] for count in counts)
     return {
         "num_key_value_heads": counts[0] if same else of_layers,
-        "layer_types": ["full_attention" if count else "conv" for count in of_layers],
+        "layer_types": ["full_attention" if count else recurrent for count in of_layers],
     }
 
 

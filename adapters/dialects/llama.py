@@ -15,10 +15,10 @@ from bringup.adapters.planning.adapter import Adapter, tied
 
 if TYPE_CHECKING:
     from bringup.adapters.checkpoints.gguf_config import Hyperparameters
-    from bringup.graphs.llama import LlamaConfig
+    from bringup.graphs.decoder import DecoderConfig
 
 
-def table(config: LlamaConfig) -> Adapter:
+def table(config: DecoderConfig) -> Adapter:
     gguf = Adapter("llama in GGUF", defaults=("out in", "vocab m"))
     gguf["model.embed_tokens.weight"] = S("token_embd.weight")
     gguf["model.norm.weight"] = S("output_norm.weight")

@@ -17,7 +17,7 @@ from bringup.compile.check.ranks import Shares, divide
 from bringup.compile.job import Job
 from bringup.compile.packed_job import packed_shares
 from bringup.diagnostics import BringupError
-from bringup.graphs.core.axes import shape_of
+from bringup.graphs.core.axes import Axis, shape_of
 from bringup.graphs.core.module import State
 from bringup.graphs.core.step import RING_GAIN
 from bringup.spec import DTYPES
@@ -143,8 +143,12 @@ def _row(state: State, tp: int) -> Iterator[int]:
     """The sizes of a row's axes: heads and channels are divided, and key heads replicated if they are fewer than the
     ranks."""
     for axis in state.axes[1:]:
-        size, first = shape_of((axis,))[0], next(axis.factors(set()))
-        yield size // first.size * max(1, first.size // tp) if first.name in (*HEADS, FFN) else size
+        yield sum(_of_rank(part, tp) for part in (axis.parts if axis.sum else (axis,)))
+
+
+def _of_rank(axis: Axis, tp: int) -> int:
+    size, first = shape_of((axis,))[0], next(axis.factors(set()))
+    return size // first.size * max(1, first.size // tp) if first.name in (*HEADS, FFN) else size
 
 
 def _rows(window: int | None, context: int, page: int) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from bringup.adapters.apply.parallel import Parallel
@@ -24,6 +25,7 @@ from bringup.compile.program.step_inputs import sequence_step
 from bringup.compile.ranks.communication import Communication
 from bringup.compile.ranks.exchange import Exchange, UnmatchedError
 from bringup.diagnostics import BringupError, fail
+from bringup.graphs.core.axes import Axis
 from bringup.graphs.core.module import Const, State
 from bringup.graphs.core.signature import Signature
 
@@ -110,11 +112,30 @@ def _clip_buffers(eager: Eager, job: Job, parallel: Parallel, tp: int) -> None:
         owner, _, last = name.rpartition(".")
         buffers = eager.module.get_submodule(owner)._buffers
         for dim, axis in enumerate(leaf.axes):
-            first = next(axis.factors(set()))  # a product is divided by its outermost factor
-            if first.name in (*HEADS, FFN):
-                start, stop = share(name, first.name, first.size, tp, parallel.tp)
-                each = axis.size // first.size
-                buffers[last] = buffers[last].narrow(dim, start * each, (stop - start) * each).contiguous()
+            parts = axis.parts if axis.sum else (axis,)
+            if any(_divided(part) for part in parts):
+                indices = _indices(name, parts, tp, parallel.tp)
+                buffers[last] = buffers[last].index_select(dim, torch.tensor(indices))
+
+
+def _divided(axis: Axis) -> Axis | None:
+    """The factor that ranks divide: a product is divided by its outermost one."""
+    first = next(axis.factors(set()))
+    return first if first.name in (*HEADS, FFN) else None
+
+
+def _indices(name: str, parts: Sequence[Axis], tp: int, ranks: int) -> list[int]:
+    """A rank's indices of concatenated axes of a state."""
+    found: list[int] = []
+    at = 0
+    for part in parts:
+        start, stop, each = 0, 1, part.size
+        if first := _divided(part):
+            start, stop = share(name, first.name, first.size, tp, ranks)
+            each = part.size // first.size
+        found += range(at + start * each, at + stop * each)
+        at += part.size
+    return found
 
 
 def _track(module: Any, running: list[str]) -> list[Any]:

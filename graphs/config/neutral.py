@@ -7,7 +7,7 @@ NEUTRAL = frozenset(
     """
     _name_or_path architectures model_type transformers_version torch_dtype dtype auto_map id2label label2id
     problem_type task_specific_params tokenizer_class prefix finetuning_task pruned_heads return_dict
-    output_attentions output_hidden_states use_cache torchscript use_bfloat16 initializer_range init_std
+    output_attentions output_hidden_states use_cache torchscript use_bfloat16 initializer_range init_std init_method
     attention_dropout attn_pdrop embd_pdrop resid_pdrop hidden_dropout gradient_checkpointing
     embed_dropout attn_dropout_prob emb_dropout_prob attention_probs_dropout_prob hidden_dropout_prob classifier_dropout
     bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id unk_token_id
@@ -18,7 +18,8 @@ NEUTRAL = frozenset(
     remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
     chunk_size_feed_forward is_encoder_decoder is_decoder cross_attention_hidden_size tf_legacy_loss
     summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout
-    router_aux_loss_coef output_router_logits router_jitter_noise aux_loss_alpha seq_aux ep_size
+    router_aux_loss_coef output_router_logits router_jitter_noise aux_loss_alpha seq_aux ep_size z_loss_coefficient
+    num_logits_to_keep
     pretraining_tp transformers.js_config attn_implementation _attn_implementation _attn_implementation_autoset
     _flash_attn_2_enabled experts_implementation _experts_implementation num_labels _num_labels output_past
     predict_special_tokens custom_pipelines tokenizer_type neftune_noise_alpha unsloth_version unsloth_fixed

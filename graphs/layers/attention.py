@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class GroupedAttention(Module):
-    """Attention with rope, h query heads to g key heads of d channels (Ainslie et al. 2023).
+    """Attention with rope, if there is any, h query heads to g key heads of d channels (Ainslie et al. 2023).
 
     `qk_norm`: epsilon of a norm, of class `norm`, over each head's queries and keys (Henry et al. 2020), before rope.
     `norm_over`: "head", or "projection" for one norm over all heads of a token (OLMo 2 report, section 3.3). `scale`
@@ -62,12 +62,14 @@ class GroupedAttention(Module):
         self.sinks = Param("h", h=h) if sinks else None
         self.cache = KVCache(g, d, window)
 
-    def forward(self, x_Nm: Tensor, cos: Tensor, sin: Tensor, step: Step) -> Tensor:
+    def forward(self, x_Nm: Tensor, cos: Tensor | None, sin: Tensor | None, step: Step) -> Tensor:
+        """`cos` and `sin` are None in a model without rope."""
         q_NHD = self._heads(x_Nm, self.q_proj, self.q_norm)
         k_NGD = self._heads(x_Nm, self.k_proj, self.k_norm)
         v_NGD = self._heads(x_Nm, self.v_proj, None)
-        keys, values = self.cache(step, rope(k_NGD, cos, sin), v_NGD)
-        q_NHD = rope(q_NHD, cos, sin)
+        if cos is not None and sin is not None:
+            q_NHD, k_NGD = rope(q_NHD, cos, sin), rope(k_NGD, cos, sin)
+        keys, values = self.cache(step, k_NGD, v_NGD)
         mixed = attention(
             q_NHD, keys, values, step, self.scale, self.window,
             ring=self.cache.ring, sinks_H=self.sinks, softcap=self.softcap,

@@ -16,6 +16,7 @@ from transformers import (
     GPT2Config,
     GPTNeoXConfig,
     GptOssConfig,
+    GraniteMoeHybridConfig,
     Lfm2Config,
     Lfm2MoeConfig,
     LlamaConfig,
@@ -77,6 +78,12 @@ DELTA_NETS: dict[str, Any] = {
 }  # fmt: skip
 EXPERTS: dict[str, Any] = {
     "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 22, "shared_expert_intermediate_size": 26,
+}  # fmt: skip
+GRANITE: dict[str, Any] = {
+    "hidden_size": 36, "intermediate_size": 22, "num_attention_heads": 6, "num_key_value_heads": 2,
+    "layer_types": ["mamba", "attention"], "mamba_n_heads": 8, "mamba_d_state": 12, "position_embedding_type": "nope",
+    "shared_intermediate_size": 26, "attention_multiplier": 0.25, "embedding_multiplier": 3.0, "logits_scaling": 2.0,
+    "residual_multiplier": 0.5,
 }  # fmt: skip
 NEXT = DELTA_NETS | EXPERTS | {"intermediate_size": 44}
 CASES: dict[str, Case] = {
@@ -201,6 +208,18 @@ CASES: dict[str, Case] = {
         arch=ARCH.INTERNLM2, tensors=llama_cpp.all_in_pairs,
         config=LlamaConfig(**SIZES, hidden_size=48, intermediate_size=64, num_attention_heads=6,
                            num_key_value_heads=2),
+    ),
+    "granitemoehybrid": Case(
+        arch=ARCH.GRANITE_HYBRID, words=gguf_keys.granite_hybrid, tensors=gguf_tensors.granite_hybrid,
+        config=GraniteMoeHybridConfig(
+            **SIZES | GRANITE, num_local_experts=5, num_experts_per_tok=2, mamba_n_groups=2, tie_word_embeddings=True,
+        ),
+    ),
+    "granitemoehybrid-dense": Case(
+        arch=ARCH.GRANITE_HYBRID, words=gguf_keys.granite_hybrid, tensors=gguf_tensors.granite_hybrid,
+        config=GraniteMoeHybridConfig(
+            **SIZES | GRANITE, num_local_experts=0, num_experts_per_tok=0, mamba_conv_bias=False, mamba_d_conv=3,
+        ),
     ),
     "qwen3-next": Case(
         arch=ARCH.QWEN3NEXT, words=gguf_keys.qwen3_next, tensors=gguf_tensors.of_delta_nets,

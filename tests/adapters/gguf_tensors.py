@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.adapters.llama_cpp import Config, Tensors
+from tests.adapters.llama_cpp import Config, Tensors, all_in_pairs
 
 
 def transposed(tensors: Tensors, config: Config) -> Tensors:
@@ -119,6 +119,36 @@ def of_tiled_delta_nets(tensors: Tensors, config: Config) -> Tensors:
             array = array[:, rows]
         found[name] = array
     return found
+
+
+def granite_hybrid(tensors: Tensors, config: Config) -> Tensors:
+    """`Mamba2Model.modify_tensors`, `GraniteMoeModel.modify_tensors` and `LlamaModel.modify_tensors`."""
+    found: Tensors = {}
+    experts = bool(config["num_local_experts"])
+    for name, array in all_in_pairs(tensors, config).items():
+        if name.endswith("input_linear.weight"):
+            gate, up = np.split(array, 2, axis=-2)
+            found |= {_of_granite(name, "gate", experts): gate, _of_granite(name, "up", experts): up}
+            continue
+        if name.endswith("output_linear.weight"):
+            name = _of_granite(name, "down", experts)
+        elif name.endswith("A_log"):
+            array = -np.exp(array)[:, None]
+        elif name.endswith("mamba.D"):
+            array = array[:, None]
+        elif "conv1d.weight" in name:
+            array = array.squeeze()
+        elif name.endswith("mamba.norm.weight"):
+            array = array.reshape(config["mamba_n_groups"], -1)
+        found[name.replace("dt_bias", "dt_proj.bias")] = array
+    return found
+
+
+def _of_granite(name: str, x: str, experts: bool) -> str:
+    """The name that other families have for a matrix, which gguf-py maps to the converter's."""
+    layer, module, *_ = name.rsplit(".", 3)
+    inner = "experts." if module == "block_sparse_moe" else "shared_expert." if experts else ""
+    return f"{layer}.mlp.{inner}{x}_proj.weight"
 
 
 def without_one(tensors: Tensors, config: Config) -> Tensors:

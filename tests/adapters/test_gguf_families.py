@@ -15,6 +15,7 @@ from bringup.adapters.dialects.dialect import turned_part
 from bringup.adapters.sources.open_checkpoint import open_checkpoint
 from bringup.compile.check.checker import check_job
 from bringup.compile.job import open_job
+from bringup.diagnostics import BringupError
 from tests.adapters import gguf_families, gguf_keys, llama_cpp, test_dialects
 from tests.adapters.gguf_families import CASES
 from tests.adapters.gguf_files import hyperparameters
@@ -34,6 +35,24 @@ def test_the_logits_of_transformers(name: str, tmp_path: Path) -> None:
 def test_the_tokens_of_transformers(name: str, tmp_path: Path) -> None:
     folder, file = gguf_families.write(CASES[name], tmp_path)
     llama_cpp.assert_same_tokens(open_job(None, str(file)), folder, tmp_path / "bundle", target="torch")
+
+
+def test_rows_of_granite_s_queries_are_in_halves_again(tmp_path: Path) -> None:
+    """Without rope, the logits do not depend on the order of a head's channels."""
+    folder, file = gguf_families.write(CASES["granitemoehybrid"], tmp_path)
+    found, wanted = (open_job(None, str(path)) for path in (file, folder))
+    ours, theirs = (materialise(job.plan, job.checkpoint) for job in (found, wanted))
+    for x in "qkv":
+        name = f"model.layers.1.self_attn.{x}_proj.weight"
+        assert np.array_equal(ours[name], theirs[name])
+    assert np.allclose(ours["model.layers.0.mixer.A_log"], theirs["model.layers.0.mixer.A_log"], rtol=1e-6)
+
+
+def test_a_file_with_rope_is_not_granite_s(tmp_path: Path) -> None:
+    """llama.cpp uses rope if the key is absent; its converter writes true for Bamba, and permutes all of q and k."""
+    _, file = gguf_families.write(CASES["granitemoehybrid"], tmp_path, words=gguf_keys.bamba)
+    with pytest.raises(BringupError, match=r"BU227.*`granitemoehybrid` does not support"):
+        open_job(None, str(file))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bloom", "gpt-neox"])

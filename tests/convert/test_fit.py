@@ -94,6 +94,16 @@ def test_recurrent_states_are_divided_among_ranks() -> None:
     assert found.cache_each == 2 * 4 * (3 * 2 * (2 * 8 + 2 * 6) + 4 * 8 * 6)  # in float32, whatever the cache has
 
 
+def test_states_of_concatenated_channels_are_divided_part_by_part() -> None:
+    """Of 2 of 4 heads of Mamba 2: 3 tokens of their 2 · 16 channels and of b and c, 10 each, on both ranks."""
+    config: dict[str, Any] = {
+        **{"hidden_size": 32, "intermediate_size": 40, "vocab_size": 97, "num_hidden_layers": 2, "mamba_n_heads": 4},
+        **{"num_attention_heads": 4, "num_key_value_heads": 2, "mamba_d_state": 10, "max_position_embeddings": 64},
+    }
+    found = fit(open_job("bamba", "dummy", config=config), 10**9, parallel=Parallel(tp=2), context=64)
+    assert found.cache_each == 2 * 4 * (3 * (2 * 16 + 2 * 10) + 2 * 10 * 16)
+
+
 def test_ranks_that_cut_a_block(tmp_path: Path) -> None:
     """Of 96 columns in groups of 32 a half has one group and a half: it can be dequantised, but not stay packed."""
     job = open_job(checkpoint=str(write("llama", FORMATS["ct-int4"], tmp_path)[0]))

@@ -67,6 +67,10 @@ CASES: dict[str, Case] = {
     "lfm2-projections-of-a-convolution": Case(
         "lfm2", {"r": 4, "target_modules": ["in_proj", "out_proj", "w1", "w2", "w3", "q_proj"]}
     ),
+    "granitemoehybrid-fused-in-a-mamba-layer": Case(
+        "granitemoehybrid",
+        {"r": 4, "target_modules": ["in_proj", "out_proj", "input_linear", "output_linear", "k_proj"]},
+    ),
     "gpt_neox-fused-by-head": Case("gpt_neox", {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}),
 }  # fmt: skip
 

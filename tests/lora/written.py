@@ -15,6 +15,7 @@ from transformers import (
     DeepseekV3Config,
     GPT2Config,
     GPTNeoXConfig,
+    GraniteMoeHybridConfig,
     Lfm2Config,
     LlamaConfig,
     MixtralConfig,
@@ -78,6 +79,16 @@ BASES: dict[str, Callable[..., PreTrainedConfig]] = {
     "deepseek_v3": lambda **more: DeepseekV3Config(**LATENT, **more),
     "phi3": lambda **more: Phi3Config(**SIZES, pad_token_id=0, **more),
     "lfm2": lambda **more: Lfm2Config(**SIZES, layer_types=["conv", "full_attention"], block_multiple_of=2, **more),
+    "granitemoehybrid": lambda **more: GraniteMoeHybridConfig(
+        **SIZES,
+        layer_types=["mamba", "attention"],
+        mamba_n_heads=4,
+        mamba_d_state=8,
+        mamba_n_groups=2,
+        num_local_experts=4,
+        shared_intermediate_size=24,
+        **more,
+    ),
     "gpt_neox": lambda **more: GPTNeoXConfig(**NEOX, eos_token_id=1, bos_token_id=0, **more),
 }
 TOKENS = list(range(3, 27))

@@ -35,6 +35,7 @@ COMPILED: dict[str, tuple[str, ...]] = {
 # For `cpu`, a family's cases that lower to different programs. The others differ from those, or from another
 # family's, in sizes, in weights or in values of tables only, which `torch` compiles from the same exported program.
 ON_CPU: dict[str, tuple[str, ...]] = {
+    "bamba": ("groups-biases-tied",),
     "bloom": ("five-heads", "residual-after-norm"),
     "deepseek_mtp": ("dense-straight-queries-tied",),
     "deepseek_v2": ("groups-yarn", "lite-more-experts-than-tokens"),
@@ -49,6 +50,7 @@ ON_CPU: dict[str, tuple[str, ...]] = {
     "gpt_neox": ("a-quarter-turns", "one-after-the-other-tied"),
     "gpt_oss": ("more-experts-than-tokens", "every-expert-tied"),
     "gpt_oss_mxfp4": ("square",),
+    "granitemoehybrid": ("more-experts-than-tokens", "dense-groups-biases"),
     "internlm": ("biases",),
     "lfm2": ("biases-tied", "three-taps"),
     "lfm2_moe": ("dense-layer-tied",),

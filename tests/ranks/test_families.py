@@ -34,6 +34,8 @@ EVEN = {
     "num_key_value_heads": KEY_HEADS,
     "linear_num_key_heads": HEADS,
     "linear_num_value_heads": 2 * HEADS,
+    "mamba_n_heads": 2 * HEADS,
+    "shared_intermediate_size": 24,
     "head_dim": 8,
     "num_experts_per_tok": 3,
 }
@@ -49,6 +51,8 @@ def even(words: dict[str, Any]) -> dict[str, Any]:
     changed = {key: size for key, size in EVEN.items() if isinstance(words.get(key), int)}
     if "kv_lora_rank" in words:  # of MLA: its queries and keys have sizes of their own
         changed.pop("head_dim", None)
+    if "mamba_d_head" in words:  # heads of this size are `mamba_expand` times as wide as the hidden state
+        changed["mamba_d_head"] = words["mamba_expand"] * EVEN["hidden_size"] // EVEN["mamba_n_heads"]
     if words.get("num_key_value_heads") == words.get("num_attention_heads") and "num_key_value_heads" in changed:
         changed["num_key_value_heads"] = HEADS
     if isinstance(words.get("text_config"), dict):

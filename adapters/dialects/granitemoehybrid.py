@@ -1,0 +1,99 @@
+"""Granite 4 with Mamba 2 layers in GGUF: a layer with no key heads has a state space; other layers do not use rope.
+
+Names: gguf-py, `tensor_mapping.py`; hyperparameters and values: llama.cpp's converter, `GraniteHybridModel` and
+`Mamba2Model` (`conversion/granite.py`, `conversion/mamba.py`). Rows of q and k are in rope pairs, as in `llama`. Files
+with rope are Bamba's (`src/models/granite-hybrid.cpp`); those without Mamba 2 layers have another architecture.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bringup.adapters.algebra.expr import S
+from bringup.adapters.algebra.values import log, scale
+from bringup.adapters.dialects import llama
+from bringup.adapters.dialects.dialect import DECODER, Dialect
+from bringup.adapters.dialects.lfm2 import KEY_HEADS, by_key_heads
+from bringup.adapters.mamba import CHANNELS, MIXER, add_projections
+from bringup.adapters.planning.adapter import Adapter
+
+if TYPE_CHECKING:
+    from bringup.adapters.checkpoints.gguf_config import Hyperparameters
+    from bringup.graphs.granitemoehybrid import GraniteMoeHybridConfig
+
+# Keys for None are read by `derived` and `without_rope`, or do not affect the result.
+KEYS: dict[str, str | None] = {
+    **DECODER,
+    KEY_HEADS: None,
+    "attention.scale": None,
+    "embedding_scale": "embedding_multiplier",
+    "expert_count": None,
+    "expert_shared_feed_forward_length": "shared_intermediate_size",
+    "expert_used_count": None,
+    "logit_scale": "logits_scaling",
+    "residual_scale": "residual_multiplier",
+    "rope.dimension_count": None,
+    "rope.scaling.finetuned": None,
+    "ssm.conv_kernel": "mamba_d_conv",
+    "ssm.group_count": "mamba_n_groups",
+    "ssm.inner_size": None,
+    "ssm.state_size": "mamba_d_state",
+    "ssm.time_step_rank": "mamba_n_heads",
+}
+
+
+def table(config: GraniteMoeHybridConfig) -> Adapter:
+    gguf = llama.table(config)
+    add_projections(gguf, config.mamba, "blk.{L}.ssm_in")
+    gguf[f"{MIXER}conv1d.weight"] = S("blk.{L}.ssm_conv1d.weight", f"{CHANNELS} tap")
+    gguf[f"{MIXER}conv1d.bias"] = S("blk.{L}.ssm_conv1d.bias")
+    gguf[f"{MIXER}dt_bias"] = S("blk.{L}.ssm_dt.bias")
+    gguf[f"{MIXER}A_log"] = log(scale(S("blk.{L}.ssm_a", "h one", one=1).at("one", 0), -1))
+    gguf[f"{MIXER}D"] = S("blk.{L}.ssm_d", "h one", one=1).at("one", 0)
+    parts: dict[str, Any] = {
+        "g": config.mamba.groups,
+        "x": config.mamba.heads * config.mamba.head_dim // config.mamba.groups,
+    }
+    gguf[f"{MIXER}norm.weight"] = S("blk.{L}.ssm_norm.weight", "g x", **parts).mv("g x -> m:(g x)", **parts)
+    gguf[f"{MIXER}out_proj.{{p:weight|bias}}"] = S("blk.{L}.ssm_out.{p}")
+    layer = "model.layers.{L}.mlp."
+    gguf[layer + "gate.weight"] = S("blk.{L}.ffn_gate_inp.weight")
+    for x, axes in (("gate", "e f m"), ("up", "e f m"), ("down", "e m f")):
+        gguf[f"{layer}experts.{x}_proj"] = S(f"blk.{{L}}.ffn_{x}_exps.weight", axes)
+    gguf[layer + "shared_mlp.{x:gate|up|down}_proj.weight"] = S("blk.{L}.ffn_{x}_shexp.weight")
+    return gguf
+
+
+def derived(hyper: Hyperparameters) -> dict[str, Any]:
+    """Keys that llama.cpp writes only for models that have them, and those that the shapes of heads determine."""
+    own, layers = hyper.values, by_key_heads(hyper, "mamba")
+    inner, heads, hidden = own.get("ssm.inner_size"), own.get("ssm.time_step_rank"), own["embedding_length"]
+    sizes: dict[str, Any] = {"mamba_d_head": inner}
+    if isinstance(inner, int) and isinstance(heads, int) and heads > 0:
+        sizes = {"mamba_d_head": inner // heads, "mamba_expand": max(1, inner // hidden)}
+    ends = {name.partition(".")[2].partition(".")[2] for name in hyper.tensors if name.startswith("blk.")}
+    return {
+        **layers,
+        **sizes,
+        "attention_multiplier": own.get("attention.scale") or (hidden // own["attention.head_count"]) ** -0.5,
+        "num_local_experts": own.get("expert_count", 0),
+        "num_experts_per_tok": own.get("expert_used_count", 0),
+        "attention_bias": "attn_q.bias" in ends,
+        "mamba_conv_bias": "ssm_conv1d.bias" in ends,
+        "mamba_proj_bias": "ssm_in.bias" in ends,
+    }
+
+
+def without_rope(hyper: Hyperparameters) -> bool:
+    return hyper.values.get("rope.scaling.finetuned") is False
+
+
+dialect = Dialect(
+    names=("granitehybrid",),
+    architecture="GraniteMoeHybridForCausalLM",
+    keys=KEYS,
+    fixed={"model_type": "granitemoehybrid", "hidden_act": "silu", "position_embedding_type": "nope"},
+    derived=derived,
+    table=table,
+    when=without_rope,
+)
