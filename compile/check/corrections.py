@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from bringup.adapters.planning.quantization import part_of
 from bringup.compile.check.facts.config_keys import ConfigWords
-from bringup.compile.check.facts.shapes import Off, off_axes
+from bringup.compile.check.facts.shapes import Off, keys_of, off_axes
 from bringup.compile.job import replanned
 from bringup.diagnostics import BringupError, Diagnostic
 from bringup.graphs.core.axes import AxesError
@@ -58,14 +58,14 @@ def corrections(job: Job, words: ConfigWords, first: Collection[str] = ()) -> It
 def _sizes(job: Job, words: ConfigWords, first: Collection[str]) -> list[tuple[str, int]]:
     """The keys of axes that have another size in the checkpoint, with its most frequent size there."""
     found: dict[str, Counter[int]] = {}
-    example: dict[Off, str] = {}
+    parameters: dict[Off, list[str]] = {}
     counts: Counter[Off] = Counter()
     for problem, offs in off_axes(job.plan, [problem for problem in job.plan.problems if problem.code == "BU102"]):
         for off in offs:
-            example.setdefault(off, problem.parameter)
+            parameters.setdefault(off, []).append(problem.parameter)
             counts[off] += 1
     for off, count in counts.items():
-        keys = words.of(example[off], off.axis.split())
+        keys = keys_of(off, parameters[off], words)
         for key in keys:
             stated = job.config.get(key) or (off.wanted if len(keys) == 1 else 0)
             if isinstance(stated, int) and stated and not stated * off.found % off.wanted:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,8 @@ from tests.check.drafts import Draft
 from tests.check.mutations.bases import base
 from tests.check.mutations.deepseek_fp8 import fp8
 from tests.check.mutations.mutation import Trial
+from tests.models import parity
+from tests.models.test_granitemoehybrid import CASES
 
 
 def findings(draft: Draft) -> list[Diagnostic]:
@@ -188,3 +192,17 @@ def test_a_draft_that_the_config_does_not_count() -> None:
     (found,) = findings(trial.draft)
     assert found.code == "BU105"
     assert found.help.startswith("correct `num_nextn_predict_layers` to 1 ")
+
+
+def test_a_matrix_that_several_parameters_divide(tmp_path: Path) -> None:
+    """One finding for the matrix, with the keys of all its parts; one for the convolution of concatenated channels."""
+    folder = parity.save_checkpoint(CASES["a-group-each-head"], tmp_path)
+    config = json.loads((folder / "config.json").read_text()) | {"mamba_n_groups": 2}
+    found = check_job(open_job(None, str(folder), config=config)).findings
+    keys = "`mamba_n_heads` and `mamba_d_head` and `mamba_n_groups` and `mamba_d_state` of the config"
+    sizes = {"in_proj.weight": (196, 132), "conv1d.weight": (160, 96)}
+    assert [(each.code, each.sources) for each in found] == [
+        ("BU102", (f"model.layers.0.mamba.{name}",)) for name in sizes
+    ]
+    for each, (stored, stated) in zip(found, sizes.values(), strict=True):
+        assert f"is {stored} in the checkpoint, {stated} in the graph ({keys})" in each.message

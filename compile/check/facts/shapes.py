@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -22,11 +23,17 @@ Rule = Callable[[Problem], Site | None]
 
 
 class Off(NamedTuple):
-    """An axis that has another size in the checkpoint."""
+    """An axis that has another size in the checkpoint. `divided`: several parameters have a part of it each."""
 
     axis: str
     wanted: int
     found: int
+    divided: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """The elementary axes that it consists of."""
+        return re.findall(r"[^\W\d]\w*", self.axis)
 
 
 def first_sites(problems: Iterable[Problem]) -> Rule:
@@ -119,12 +126,21 @@ def _off(of_parameter: Axes, axes: Axes, actual: str) -> list[Off]:
     found = [int(size) for size in actual.strip("[]").split(",") if size.strip()]
     if len(found) != len(axes):
         return []
-    declared = {node.name: node for axis in of_parameter for node in axis.walk()}
-    return [
-        Off(" ".join(f.name for f in declared.get(axis.name, axis).factors(set())), axis.size, size)
-        for axis, size in zip(axes, found, strict=True)
-        if axis.size != size
-    ]
+    declared = {node.name: node for axis in of_parameter for node in axis.walk() if node.name}
+    differing: list[Off] = []
+    for axis, size in zip(axes, found, strict=True):
+        own = declared.get(axis.name, axis)
+        if axis.size != size and own.size != axis.size:
+            differing.append(Off(axis.name, axis.size, size, divided=True))
+        elif axis.size != size:
+            differing.append(Off(" ".join(f.name or str(f) for f in own.factors(set())), axis.size, size))
+    return differing
+
+
+def keys_of(off: Off, parameters: Iterable[str], words: ConfigWords) -> tuple[str, ...]:
+    """The config keys that determine an axis of the tensors of these parameters."""
+    parameters = dict.fromkeys(parameters) if off.divided else [next(iter(parameters))]
+    return tuple(dict.fromkeys(key for name in parameters for key in words.of(name, off.names)))
 
 
 def _diagnostic(plan: Plan, off: Off | None, facts: list[Problem], words: ConfigWords | None) -> Diagnostic:
@@ -137,7 +153,7 @@ def _diagnostic(plan: Plan, off: Off | None, facts: list[Problem], words: Config
         help = "save one value for each; values of fused matrices belong to another layout"
     elif off:
         message = f"axis `{off.axis}` of `{tensors}` is {off.found} in the checkpoint, {off.wanted} in the graph"
-        named = words.of(first.parameter, off.axis.split()) if words else ()
+        named = keys_of(off, (p.parameter for p in facts), words) if words else ()
         keys = [f"`{key}`" for key in named]
         message += f" ({' and '.join(keys)} of the config)" if keys else ""
         help = (
