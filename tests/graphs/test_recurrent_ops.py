@@ -121,6 +121,23 @@ def test_state_space(order: tuple[int, int], groups: int, repeats: int) -> None:
             torch.testing.assert_close(state[row, h].double(), last, rtol=1e-5, atol=2e-5)
 
 
+def test_weak_decays_after_strong_ones() -> None:
+    """Sums of thousands have no digits left for the decay between two tokens that follow."""
+    n = 64
+    decay = torch.full((n, 1), -300.0)
+    decay[40:] = -0.01
+    q, k, values = torch.randn(n, 1, 8), torch.randn(n, 1, 8), torch.randn(n, 1, 1, 5)
+    arrays = packed([Chunk([0] * n, 0, range(9), 0, n)], n, 1, 9, 1)
+    step = Step(**{name: torch.from_numpy(each) for name, each in arrays.items()})
+    out = state_space(q, k, values, decay, torch.zeros(2, 1, 8, 5), step)
+    apart = torch.full((n, n), 0.0, dtype=torch.float64)
+    for i in range(n):
+        for j in range(i + 1):
+            apart[i, j] = decay[j + 1 : i + 1, 0].double().sum().exp()
+    expected = (apart * (q[:, 0].double() @ k[:, 0].double().t())) @ values[:, 0, 0].double()
+    torch.testing.assert_close(out[:, 0].double(), expected, rtol=2e-6, atol=1e-5)
+
+
 def test_softplus_is_torchs() -> None:
     x = torch.cat([torch.linspace(-100, 100, 401), torch.tensor([0.0, 1e-9, -1e30, 1e30, torch.inf, -torch.inf])])
     torch.testing.assert_close(softplus(x), F.softplus(x), rtol=1e-6, atol=0)

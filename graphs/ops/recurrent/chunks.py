@@ -36,7 +36,8 @@ def each_sequence(
     of_each: list[Tensor] = []
     after: list[Tensor] = []
     for b in range(step.num_sequences):
-        state_HKV, results = before_BHKV[b], []
+        state_HKV = before_BHKV[b]
+        results: list[Tensor] = []
         others_N = sequence_N != b
         own = [gate.masked_fill(others_N.view(1, -1, *[1] * (gate.dim() - 2)), 0.0) for gate in gates]
         for start in range(0, sequence_N.shape[0], CHUNK):
@@ -50,14 +51,17 @@ def each_sequence(
 
 
 def decays(decay_HC: Tensor) -> tuple[Tensor, Tensor]:
-    """exp of the decays since the state before the chunk [H C 1], and between a token and an earlier one [H C C]."""
+    """exp of the decays since the state before the chunk [H C 1], and between a token and an earlier one [H C C].
+
+    The latter are sums of their own: a difference of two large sums would have lost its last digits.
+    """
     import torch
 
     size = decay_HC.shape[1]
-    later = torch.arange(size)[:, None] < torch.arange(size)[None]
-    sums_HC = decay_HC.cumsum(1)
-    apart_HCC = (sums_HC[:, :, None] - sums_HC[:, None]).masked_fill(later, 0.0).exp()
-    return sums_HC.exp()[..., None], apart_HCC.masked_fill(later, 0.0)
+    row, column = torch.arange(size)[:, None], torch.arange(size)[None]
+    between_HCC = decay_HC[:, :, None].masked_fill(row <= column, 0.0)
+    apart_HCC = between_HCC.cumsum(1).exp().masked_fill(row < column, 0.0)
+    return decay_HC.cumsum(1).exp()[..., None], apart_HCC
 
 
 def attend(
