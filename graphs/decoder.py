@@ -254,6 +254,11 @@ class Decoder(Module):
         self.rotary = rope_rows(config.rope, config.head_dim) if config.with_rope else None
         self.rotary_local = rope_rows(config.local_rope, config.head_dim) if config.local_rope else None
 
+    def ropes(self, step: Step) -> tuple[Tensor, ...]:
+        """cos and sin [N, channels] of each rope, by the positions of the step's tokens."""
+        each = (rotary for rotary in (self.rotary, self.rotary_local) if rotary is not None)
+        return tuple(rows for rotary in each for rows in rotary(step))
+
 
 class CausalLM(Graph):
     """Embedding, layers, norm and head, as transformers names them. A family defines `layer`.
@@ -274,8 +279,7 @@ class CausalLM(Graph):
         raise NotImplementedError
 
     def prologue(self, step: Step) -> tuple[Tensor, ...]:
-        ropes = (rotary for rotary in (self.model.rotary, self.model.rotary_local) if rotary is not None)
-        return (self.model.embed_tokens(step.tokens), *(rows for rotary in ropes for rows in rotary(step)))
+        return (self.model.embed_tokens(step.tokens), *self.model.ropes(step))
 
     def final(self, x_Nm: Tensor) -> Tensor:
         return self.model.norm(x_Nm)

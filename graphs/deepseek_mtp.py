@@ -102,7 +102,7 @@ class DeepseekMtp(Graph):
         (hidden_Nm,) = inputs
         model = self.model
         both = torch.cat((model.enorm(model.embed_tokens(step.tokens)), model.hnorm(hidden_Nm)), -1)
-        return (model.eh_proj(both), *model.rotary(step))
+        return (model.eh_proj(both), *model.ropes(step))
 
     def final(self, x_Nm: Tensor) -> Tensor:
         return self.model.norm(x_Nm)

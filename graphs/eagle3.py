@@ -198,7 +198,7 @@ class Eagle3(Graph):
 
     def prologue(self, step: Step, *inputs: Tensor) -> tuple[Tensor, ...]:
         hidden, own_Nm = inputs
-        return (self.model.combined(hidden) + own_Nm, self.model.embed_tokens(step.tokens), *self.model.rotary(step))
+        return (self.model.combined(hidden) + own_Nm, self.model.embed_tokens(step.tokens), *self.model.ropes(step))
 
     def final(self, x_Nm: Tensor) -> Tensor:
         return self.model.norm(x_Nm) if self.norm_output else x_Nm

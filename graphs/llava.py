@@ -128,7 +128,7 @@ class Llava(Graph):
 
     def prologue(self, step: Step) -> tuple[Tensor, ...]:
         decoder = self.model.language_model
-        return (decoder.embed_tokens(step.tokens), *decoder.rotary(step))
+        return (decoder.embed_tokens(step.tokens), *decoder.ropes(step))
 
     def final(self, x_Nm: Tensor) -> Tensor:
         return self.model.language_model.norm(x_Nm)
