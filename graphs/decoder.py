@@ -255,7 +255,7 @@ class Decoder(Module):
         self.rotary_local = rope_rows(config.local_rope, config.head_dim) if config.local_rope else None
 
     def ropes(self, step: Step) -> tuple[Tensor, ...]:
-        """cos and sin [N, channels] of each rope, by the positions of the step's tokens."""
+        """cos and sin of each rope, float32 [N, pairs] each."""
         each = (rotary for rotary in (self.rotary, self.rotary_local) if rotary is not None)
         return tuple(rows for rotary in each for rows in rotary(step))
 
