@@ -38,7 +38,7 @@ LAYERS = {
         "linear+add",
     ],
     "llama": [
-        "rms_norm+linear+rope+write_cache*2+rope",
+        "rms_norm+linear+rope*2+write_cache*2",
         "attention",
         "linear+add",
         "rms_norm+linear+silu+mul",
@@ -84,7 +84,7 @@ def test_a_decode_step_has_five_launches_a_layer_and_two(name: str, bundles) -> 
 def test_each_launch_of_prefill_norms_once(bundles) -> None:
     """Where many rows are normed, the norm is a launch of its own."""
     names = [launch.group.name for launch in schedule_of(bundles["llama"]).launches(f"prefill_{PREFILL}")]
-    assert names[1:3] == ["rms_norm", "linear+rope+write_cache*2+rope"]
+    assert names[1:3] == ["rms_norm", "linear+rope*2+write_cache*2"]
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
