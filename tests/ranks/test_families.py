@@ -41,7 +41,7 @@ EVEN = {
 }
 LONGROPE = "longrope"  # its factors are as many as half of a head's channels, which EVEN changes
 CASES = [case for case in FLOAT32 if case.family not in MORE and LONGROPE not in case.name]
-# One of each kind of layer is in `make test`.
+# In `make test`: one of most kinds of layers.
 KINDS = {"bloom", "deepseek_v3", "gpt2", "lfm2", "llama", "mixtral", "olmo2"}
 FIRST = {case.family: case for case in reversed(CASES) if case.family in KINDS}.values()
 
