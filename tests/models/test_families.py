@@ -25,15 +25,15 @@ from bringup.graphs.registry import FAMILIES
 from tests.models import family, parity
 from tests.models.rope_tables import WITHOUT_ROPE, rope_tables
 
-# Which cases are compiled in `make test`; `make test-full` compiles all for `torch`, those of ON_CPU for `cpu` too, and
-# the first of each family for `iree-cpu`.
+# Which cases are compiled in `make test`. `make test-full` compiles those of ON_CPU for `torch` and `cpu`, and the
+# first of a family for `iree-cpu`, unless SAME_OPERATIONS names another family.
 COMPILED: dict[str, tuple[str, ...]] = {
     "torch": ("bloom-one-head-untied", "gpt_oss-calm", "deepseek_v3-groups-yarn"),
     "cpu": ("gpt2-saved",),
     "iree-cpu": (),
 }  # fmt: skip
-# For `cpu`, a family's cases that lower to different programs. The others differ from those, or from another
-# family's, in sizes, in weights or in values of tables only, which `torch` compiles from the same exported program.
+# A family's cases that lower to different programs. The others differ from those, or from another family's, in sizes,
+# in weights or in values of tables only; test_logits computes them without compiling.
 ON_CPU: dict[str, tuple[str, ...]] = {
     "bamba": ("groups-biases-tied",),
     "bloom": ("five-heads", "residual-after-norm"),
@@ -69,13 +69,27 @@ ON_CPU: dict[str, tuple[str, ...]] = {
     "qwen3_next": ("more-experts-than-tokens", "dense-layers-biases-tied"),
     "rare_words": ("neox-3-of-12-channels", "bloom-slow-but-exact", "deepseek-v2-normalised"),
 }
+# What iree-cpu would compile of them, it compiles of the family that is named: a minute of processor time for four.
+# `python -m benchmarks.fidelity --target iree-cpu` compares all of them.
+SAME_OPERATIONS = {
+    "bamba": "granitemoehybrid",
+    "deepseek_v2": "deepseek_v3",
+    "exaone": "llama",
+    "glm4_moe": "deepseek_v3",
+    "internlm": "llama",
+    "lfm2": "lfm2_moe",
+    "llava": "llama",
+    "qwen": "qwen2",
+    "qwen3_5": "qwen3_5_moe",
+    "qwen3_moe": "qwen2_moe",
+}
 MORE = ("gpt_oss_mxfp4", "rare_words")  # files of cases beside the families' own
 # The cases in which every tensor matters, where that is not so in each: no token may choose some of the experts.
 EVERY_TENSOR_MATTERS = {
     "deepseek_v3": ("groups-yarn",), "deepseek_v32": ("few-keys-yarn",),
     "deepseek_mtp": (), "eagle3": (), "gpt_oss_mxfp4": (), "llava": (), "mixtral": (), "rare_words": (),
 }  # fmt: skip
-# The cases whose keys are walked, where they are not all of them; drafts are walked in test_deepseek_mtp_keys.py.
+# The cases whose keys are walked, where they are not those of ON_CPU; drafts: test_deepseek_mtp_keys.py.
 WALKED = {
     "gpt2": ("saved", "original"), "llama": ("one-key-head-biases", "head-dim-llama3", "mistral-window"),
     "deepseek_mtp": (), "eagle3": (), "gpt_oss_mxfp4": (), "rare_words": (),
@@ -127,11 +141,10 @@ def marked(cases: Iterable[Case]) -> list[Any]:
 
 
 def compiled() -> Iterator[Any]:
-    for case in CASES:
+    for case in ON_CPU_CASES:
         short = str(case).removeprefix(f"{case.family}-")
-        first = short == ON_CPU[case.family][0]
-        targets = ("torch", *["cpu"] * (case in ON_CPU_CASES), *["iree-cpu"] * first)
-        for target in targets:
+        first = short == ON_CPU[case.family][0] and case.family not in SAME_OPERATIONS
+        for target in ("torch", "cpu", *["iree-cpu"] * first):
             fast = COMPILED[target]
             marks = () if str(case) in fast else pytest.mark.slow
             yield pytest.param(case, target, id=f"{case}-{target}", marks=marks)
@@ -152,6 +165,8 @@ def test_the_table_names_cases() -> None:
     assert sum(map(len, ON_CPU.values())) == len(ON_CPU_CASES)
     assert ON_CPU.keys() == {case.family for case in CASES}  # so that a new family's cases are chosen
     assert {name for names in COMPILED.values() for name in names} <= {str(case) for case in CASES}
+    assert {*SAME_OPERATIONS, *SAME_OPERATIONS.values()} <= ON_CPU.keys()
+    assert not SAME_OPERATIONS.keys() & SAME_OPERATIONS.values()
     for table in (EVERY_TENSOR_MATTERS, WALKED):
         assert {(name, case) for name, cases in table.items() for case in cases} <= {
             (case.family, case.name) for case in FLOAT32
@@ -210,7 +225,7 @@ def test_no_key_is_overlooked(case: Case) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", listed(WALKED), ids=str)
+@pytest.mark.parametrize("case", listed(ON_CPU | WALKED), ids=str)
 def test_keys_walk(case: Case, write) -> None:
     publish = {"publish": case.module.publish} if hasattr(case.module, "publish") else {}
     changed = getattr(case.module, "CHANGED", None)
