@@ -88,7 +88,6 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         ("LatentAttention(",),
     ),
 }  # fmt: skip
-FAST = ("queries grow",)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -100,7 +99,8 @@ def test_no_question_remains(name: str, tmp_path: Path) -> None:
     assert_fits(model, source)
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in FAST else pytest.mark.slow) for n in CASES])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
 def test_logits(name: str, tmp_path: Path) -> None:
     _, model, source = drafted_with(*CASES[name][:2], tmp_path)
     assert_same_logits(model, source)

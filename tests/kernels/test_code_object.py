@@ -1,4 +1,4 @@
-"""What hsacos report of their kernels is what a launch passes: of two models, for both of AMD's architectures."""
+"""What hsacos report of their kernels is what a launch passes: of two models, each for one of AMD's architectures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ METADATA = re.compile(r"\.amdgpu_metadata\n(.*)\n\s*\.end_amdgpu_metadata", re.D
 WAVEFRONT = 64  # lanes, of gfx9: https://llvm.org/docs/AMDGPUUsage.html#processors
 
 
-@pytest.fixture(scope="module", params=[(m, a) for m in ("gpt2", "llama") for a in ("gfx90a", "gfx942")], ids="-".join)
+BUNDLES = [("gpt2", "gfx942"), pytest.param(("llama", "gfx90a"), marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="module", params=BUNDLES, ids="-".join)
 def bundle(request, tmp_path_factory) -> Path:
     name, architecture = request.param
     folder = tmp_path_factory.mktemp(f"{name}-{architecture}")

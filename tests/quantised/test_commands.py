@@ -108,6 +108,7 @@ def test_a_reference_whose_package_is_not_installed(gptq: Path, monkeypatch: pyt
         Reference(opened, plain, "float32")
 
 
+@pytest.mark.slow
 def test_a_reference_that_does_not_know_the_method(tmp_path: Path) -> None:
     error, _ = refused("verify", "--checkpoint", write("llama", PUBLISHED["modelopt-nvfp4"], tmp_path)[0])
     assert error.startswith("error[BU703]")

@@ -134,7 +134,8 @@ def test_blocks_that_matrices_cut_off(block: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "family"), VERIFIED)
-@pytest.mark.parametrize("target", ["cpu", pytest.param("torch", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("target", ["cpu", "torch"])
+@pytest.mark.slow
 def test_verify_in_bfloat16(name: str, family: str, target: str, tmp_path: Path) -> None:
     """A program that computes in bfloat16 with quantised weights; those of float8 state activations in float8."""
     if name == "fp8":

@@ -116,6 +116,7 @@ def growing() -> list[bringup.Request]:
     return [bringup.Request(SHARED[at : at + 60], max_new_tokens=20, temperature=1.0, seed=at) for at in range(5)]
 
 
+@pytest.mark.slow
 def test_blocks_that_run_out(opened: Opened, small: Path) -> None:
     given = growing()
     batch = bringup.load_batch(small)

@@ -94,7 +94,8 @@ def assert_expected(pair: Speculative, checkpoint: Path, monkeypatch: pytest.Mon
         assert 0 < stats.accepted < stats.proposed
 
 
-@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.slow), K])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, K])
 def test_proposals(count: int, checkpoint: Path, main: Path, draft: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_expected(Speculative(bringup.load(main), bringup.load(draft), count), checkpoint, monkeypatch)
 
