@@ -21,9 +21,9 @@ CASES = [
         for name, targets in {
             "llama": ("schedule", "iree-cpu"),
             "qwen3": ("torch",),
-            "gpt2": ("torch", "schedule", "iree-cpu", "llvm"),
-            "mixtral": ("torch", "iree-cpu", "llvm"),
-            "deepseek_v3": ("torch", "schedule", "iree-cpu", "llvm", "cuda:sm_90"),
+            "gpt2": ("torch", "schedule", "llvm"),
+            "mixtral": ("torch", "llvm"),
+            "deepseek_v3": ("torch", "schedule", "llvm", "cuda:sm_90"),
         }.items()
         for target in targets
     ),
