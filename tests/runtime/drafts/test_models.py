@@ -73,7 +73,7 @@ TARGETS = [
     *(
         pytest.param(*pair, marks=pytest.mark.slow)
         for pair in (
-            ("llama", "torch"), ("llama", "iree-cpu"), ("window", "torch"), ("window", "cpu"), ("gemma3", "cpu"),
+            ("llama", "torch"), ("window", "torch"), ("window", "cpu"), ("gemma3", "cpu"),
             ("qwen3_moe", "cpu"),
         )
     ),

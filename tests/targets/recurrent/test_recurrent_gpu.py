@@ -74,7 +74,7 @@ def test_a_sequence_that_goes_on_after_its_tokens(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("capability", "dtype"), [("sm_90", "float32"), ("sm_90", "bfloat16"), ("sm_80", "bfloat16")])
+@pytest.mark.parametrize(("capability", "dtype"), [("sm_80", "float32"), ("sm_90", "bfloat16")])
 def test_kernels_are_clean(capability: str, dtype: str, tmp_path: Path) -> None:
     """Ragged prefill and decode of four sequences, with padding."""
     bundle = build(mixed(dtype), out=tmp_path / "b", target=f"cuda:{capability}", **SETTINGS)
