@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
+from bringup.graphs.config.aliases import read_alias
 from bringup.graphs.config.fields import MOST_EXPERTS, Fields
 from bringup.graphs.config.mamba import MambaConfig
 from bringup.graphs.core.module import Module
@@ -45,6 +46,7 @@ class GraniteMoeHybridConfig(DecoderConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
+        read_alias(fields, "layers_block_type", "layer_types")
         recurrent = _recurrent(fields, fields.layers("num_hidden_layers"))
         experts = fields.experts("num_local_experts", 8, minimum=0)
         common = read_common(fields, (None,) * len(recurrent), ffn=11008, nulls=("num_key_value_heads",))
