@@ -18,14 +18,13 @@ def adapter(config: GraniteMoeHybridConfig) -> Adapter:
     granite[f"model.{LAYER}self_attn.{{x:q|k|v|o}}_proj.{{p:weight|bias}}"] = S(LAYER + "self_attn.{x}_proj.{p}")
     add_mamba(granite, config.mamba, LAYER + "mamba.")
     granite[f"model.{LAYER}mlp.gate.weight"] = S(MOE + "router.layer.weight")
-    # parameters of no Linear, so that converters leave them as they are
-    experts = S(MOE + "input_linear.weight", "e (t f) m", t=2, plain=True).mv("e (t f) m -> t e f m", t=2)
+    experts = S(MOE + "input_linear.weight", "e (t f) m", t=2).mv("e (t f) m -> t e f m", t=2)
     shared = S(LAYER + "shared_mlp.input_linear.weight", "(t f) m", t=2).mv("(t f) m -> t f m", t=2)
     of_shared = f"model.{LAYER}mlp.shared_mlp." if config.num_experts else f"model.{LAYER}mlp."
     for index, x in enumerate(("gate", "up")):
         granite[f"model.{LAYER}mlp.experts.{x}_proj"] = experts.at("t", index)
         granite[f"{of_shared}{x}_proj.weight"] = shared.at("t", index)
-    granite[f"model.{LAYER}mlp.experts.down_proj"] = S(MOE + "output_linear.weight", "e m f", plain=True)
+    granite[f"model.{LAYER}mlp.experts.down_proj"] = S(MOE + "output_linear.weight", "e m f")
     granite[f"{of_shared}down_proj.weight"] = S(LAYER + "shared_mlp.output_linear.weight")
     granite["lm_head.weight"] = tied(S("lm_head.weight"), S("embed_tokens.weight", "vocab m"), when=config.tied_head)
     drop_rope_tables(granite)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from bringup.shown import short
@@ -57,6 +57,11 @@ def first_few(texts: Iterable[str], limit: int) -> str:
     """The first texts, and the number of the others: `a, b and 3 more`."""
     found = list(texts)
     return ", ".join(found[:limit]) + (f" and {len(found) - limit} more" if len(found) > limit else "")
+
+
+def joined(texts: Sequence[str], word: str) -> str:
+    """All texts: `a, b and c` with the word "and"."""
+    return f" {word} ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))
 
 
 def _products(tuples: set[Numbers]) -> Iterator[tuple[list[int], ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from bringup.graphs.config.aliases import read_alias
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.moe import RoutingConfig
 from bringup.graphs.core.module import Module, Param
@@ -24,6 +25,7 @@ class DeepseekV2Config(DeepseekConfig):
     @classmethod
     def settings(cls, fields: Fields, layers: range) -> dict[str, Any]:
         fields.only("scoring_func", "softmax")
+        read_alias(fields, "num_experts", "n_routed_experts")
         sparse = sparse_layers(fields, layers, dense=0)
         return read_deepseek(fields, sparse, expert_ffn=1407, shared=2, max_positions=2048, nulls=NULLS) | {
             "mlp_bias": fields.get("mlp_bias", bool, False),

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from bringup.graphs.config.aliases import read_alias
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.moe import RoutingConfig
 from bringup.graphs.deepseek import NULLS, Deepseek, DeepseekConfig, read_deepseek, sparse_layers
@@ -35,6 +36,7 @@ def read_v3(
     """The fields that V3 and V3.2 read alike. All published configs name the same routing; another one is an error."""
     fields.only("scoring_func", "sigmoid")
     fields.only("topk_method", "noaux_tc")
+    read_alias(fields, "num_local_experts", "n_routed_experts")
     routing = RoutingConfig.from_fields(
         fields, experts=256, per_token=8, groups=8, topk_groups=4, factor=2.5, normalise_null=normalise_null
     )

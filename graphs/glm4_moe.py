@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from bringup.graphs.config.aliases import read_alias
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.moe import RoutingConfig
 from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common
@@ -30,6 +31,7 @@ class Glm4MoeConfig(DecoderConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
+        read_alias(fields, "num_local_experts", "n_routed_experts")
         windows = (None,) * fields.layers("num_hidden_layers")
         return cls(
             **read_common(fields, windows, max_positions=131072, kv_heads=8, eps=1e-5, partial=0.5),

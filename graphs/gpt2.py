@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from bringup.graphs.config.aliases import read_alias
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.hf_config import HFConfig
 from bringup.graphs.core.graph import Graph
@@ -23,6 +24,13 @@ from bringup.graphs.ops.attention import attention
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+ALIASES = {
+    "hidden_size": "n_embd",
+    "max_position_embeddings": "n_positions",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +56,8 @@ class GPT2Config(HFConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
+        for alias, key in ALIASES.items():
+            read_alias(fields, alias, key)
         hidden, heads = fields.size("n_embd"), fields.size("n_head")
         if not fields.doubtful and hidden % heads:
             fields.error("BU121", f"`n_embd` {hidden} is not a multiple of `n_head` {heads}", "n_head")

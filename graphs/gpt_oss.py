@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from bringup.graphs.config.aliases import read_alias
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.windows import alternating_windows, sliding_window
 from bringup.graphs.core.module import Module
@@ -33,6 +34,7 @@ class GptOssConfig(DecoderConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
+        read_alias(fields, "num_experts", "num_local_experts")
         experts = fields.experts("num_local_experts", 128)
         per_token = fields.size("num_experts_per_tok", 4, maximum=experts)
         layers = fields.layers("num_hidden_layers")

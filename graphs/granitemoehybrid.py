@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
+from bringup.graphs.config.aliases import read_alias
 from bringup.graphs.config.fields import MOST_EXPERTS, Fields
 from bringup.graphs.config.mamba import MambaConfig
 from bringup.graphs.core.module import Module
@@ -45,10 +46,11 @@ class GraniteMoeHybridConfig(DecoderConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
+        read_alias(fields, "layers_block_type", "layer_types")
         recurrent = _recurrent(fields, fields.layers("num_hidden_layers"))
         experts = fields.experts("num_local_experts", 8, minimum=0)
         common = read_common(fields, (None,) * len(recurrent), ffn=11008, nulls=("num_key_value_heads",))
-        common["query_scale"] = fields.positive("attention_multiplier", 1.0)
+        common["query_scale"] = fields.positive("attention_multiplier", 1.0, null=common["head_dim"] ** -0.5)
         # transformers uses rope for this value only; published files have "nope"
         fields.only("position_embedding_type", None, "rope", "nope")
         # transformers does not read these; with other values, its code is not the model's
@@ -62,7 +64,11 @@ class GraniteMoeHybridConfig(DecoderConfig):
             mamba=MambaConfig.from_fields(fields, common["hidden"]),
             num_experts=experts,
             experts_per_token=fields.size(
-                "num_experts_per_tok", 2, minimum=min(experts, 1), maximum=experts or MOST_EXPERTS
+                "num_experts_per_tok",
+                2,
+                null=None if experts else 0,
+                minimum=min(experts, 1),
+                maximum=experts or MOST_EXPERTS,
             ),
             shared_ffn=fields.size("shared_intermediate_size", 1024),
             embedding_multiplier=fields.positive("embedding_multiplier", 1.0),

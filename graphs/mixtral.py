@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from bringup.graphs.config.aliases import read_alias
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.windows import sliding_window
 from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common
@@ -23,6 +24,7 @@ class MixtralConfig(DecoderConfig):
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
         windows = (sliding_window(fields),) * fields.layers("num_hidden_layers")
+        read_alias(fields, "num_experts", "num_local_experts")
         experts = fields.experts("num_local_experts", 8)
         return cls(
             **read_common(

@@ -1,8 +1,10 @@
-"""Granite 4 with Mamba 2 layers in GGUF: a layer with no key heads has a state space; other layers do not use rope.
+"""Granite 4 in GGUF: a layer with no key heads has a state space.
 
 Names: gguf-py, `tensor_mapping.py`; hyperparameters and values: llama.cpp's converter, `GraniteHybridModel` and
-`Mamba2Model` (`conversion/granite.py`, `conversion/mamba.py`). Rows of q and k are in rope pairs, as in `llama`. Files
-with rope are Bamba's (`src/models/granite-hybrid.cpp`); those without Mamba 2 layers have another architecture.
+`Mamba2Model` (`conversion/granite.py`, `conversion/mamba.py`). Rows of q and k are in rope pairs, as in `llama`.
+Models without Mamba 2 layers have the architectures of Granite 3, whose files state no width of a shared MLP, and use
+rope by default (`src/models/granite.cpp`). A `granitehybrid` file with rope is Bamba's
+(`src/models/granite-hybrid.cpp`).
 """
 
 from __future__ import annotations
@@ -21,19 +23,20 @@ if TYPE_CHECKING:
     from bringup.adapters.checkpoints.gguf_config import Hyperparameters
     from bringup.graphs.granitemoehybrid import GraniteMoeHybridConfig
 
-# Keys for None are read by `derived` and `without_rope`, or do not affect the result.
+HYBRID, SHARED_WIDTH, WITH_ROPE = "granitehybrid", "expert_shared_feed_forward_length", "rope.scaling.finetuned"
+# Keys for None are read by `derived` and `of_granite_4`, or do not affect the result.
 KEYS: dict[str, str | None] = {
     **DECODER,
     KEY_HEADS: None,
     "attention.scale": None,
     "embedding_scale": "embedding_multiplier",
     "expert_count": None,
-    "expert_shared_feed_forward_length": "shared_intermediate_size",
+    SHARED_WIDTH: "shared_intermediate_size",
     "expert_used_count": None,
     "logit_scale": "logits_scaling",
     "residual_scale": "residual_multiplier",
     "rope.dimension_count": None,
-    "rope.scaling.finetuned": None,
+    WITH_ROPE: None,
     "ssm.conv_kernel": "mamba_d_conv",
     "ssm.group_count": "mamba_n_groups",
     "ssm.inner_size": None,
@@ -69,12 +72,15 @@ def derived(hyper: Hyperparameters) -> dict[str, Any]:
     own, layers = hyper.values, by_key_heads(hyper, "mamba")
     inner, heads, hidden = own.get("ssm.inner_size"), own.get("ssm.time_step_rank"), own["embedding_length"]
     sizes: dict[str, Any] = {"mamba_d_head": inner}
-    if isinstance(inner, int) and isinstance(heads, int) and heads > 0:
+    if "mamba" not in layers["layer_types"]:
+        sizes = {"mamba_n_heads": 1, "mamba_n_groups": 1, "mamba_d_head": "auto"}  # of no layer
+    elif isinstance(inner, int) and isinstance(heads, int) and heads > 0:
         sizes = {"mamba_d_head": inner // heads, "mamba_expand": max(1, inner // hidden)}
     ends = {name.partition(".")[2].partition(".")[2] for name in hyper.tensors if name.startswith("blk.")}
     return {
         **layers,
         **sizes,
+        "position_embedding_type": "nope" if own.get(WITH_ROPE) is False else "rope",
         "attention_multiplier": own.get("attention.scale") or (hidden // own["attention.head_count"]) ** -0.5,
         "num_local_experts": own.get("expert_count", 0),
         "num_experts_per_tok": own.get("expert_used_count", 0),
@@ -84,16 +90,17 @@ def derived(hyper: Hyperparameters) -> dict[str, Any]:
     }
 
 
-def without_rope(hyper: Hyperparameters) -> bool:
-    return hyper.values.get("rope.scaling.finetuned") is False
+def of_granite_4(hyper: Hyperparameters) -> bool:
+    own = hyper.values
+    return own.get(WITH_ROPE) is False if hyper.architecture == HYBRID else bool(own.get(SHARED_WIDTH))
 
 
 dialect = Dialect(
-    names=("granitehybrid",),
+    names=(HYBRID, "granite", "granitemoe"),
     architecture="GraniteMoeHybridForCausalLM",
     keys=KEYS,
-    fixed={"model_type": "granitemoehybrid", "hidden_act": "silu", "position_embedding_type": "nope"},
+    fixed={"model_type": "granitemoehybrid", "hidden_act": "silu"},
     derived=derived,
     table=table,
-    when=without_rope,
+    when=of_granite_4,
 )

@@ -34,9 +34,9 @@ class Pairing:
 def paired(tensors: Mapping[str, TensorInfo], spelling: Spelling, config: LoraConfig, base: Base) -> Pairing:
     """The pairs of an adapter's tensors.
 
-    Findings: BU161 (factors that are not floats), BU162 (modules that the base does not have), BU163 (a factor without
-    the other), BU164 (a rank that differs from the config's), BU165 (a tensor with another size in the base), BU168
-    (tensors that are not factors, or a second adapter's), BU169 (no factors).
+    Findings: BU161 (factors that are not floats, or not matrices), BU162 (modules that the base does not have), BU163
+    (a factor without the other), BU164 (a rank that differs from the config's), BU165 (a tensor with another size in
+    the base), BU168 (tensors that are not factors, or a second adapter's), BU169 (no factors).
     """
     found = Pairing()
     sides = _sides(tensors, spelling, base, found)
@@ -106,11 +106,13 @@ def _pair(
     base: Base,
     pairs: list[Pair],
 ) -> list[Diagnostic]:
-    """Adds a pair; if its rank is wrong, returns the findings instead (BU164)."""
+    """Adds a pair; if it is a convolution's or its rank is wrong, returns the findings instead (BU161, BU164)."""
     (part, a), (_, b) = both["a"], both["b"]
     shape = base.tensors[target].shape
     experts = len(shape) == 3
     layout = spelling.layout(embedding=part.embedding, experts=experts)
+    if any(len(info.shape) > len(parse(axes)) for info, axes in ((a, layout.a), (b, layout.b))):
+        return [_not_matrices(a, b, part.module)]
     parameter = part.module + target[len(base.own(part.module)) :]
     named = parameter if config.targets_parameter(parameter) else part.module  # patterns of the config match it
     wanted = config.rank_of(named)
@@ -196,6 +198,20 @@ def _not_floats(infos: Sequence[TensorInfo]) -> Diagnostic:
         sources=names,
         file=str(infos[0].file or ""),
         tensor=names[0],
+    )
+
+
+def _not_matrices(a: TensorInfo, b: TensorInfo, module: str) -> Diagnostic:
+    """BU161 for factors with more axes: those of a convolution are convolutions (`_ConvNd` of peft's lora/layer.py)."""
+    return Diagnostic(
+        code="BU161",
+        message=f"`{a.name}` {list(a.shape)} and `{b.name}` {list(b.shape)} are factors of a convolution, "
+        "and only those of matrices are applied",
+        help=f"train the adapter again without `{module.rpartition('.')[2]}` in `target_modules`: "
+        "peft cannot merge it into a depthwise convolution",
+        sources=(a.name, b.name),
+        file=str(a.file or ""),
+        tensor=a.name,
     )
 
 

@@ -84,7 +84,7 @@ class PartSource(Source):
     def _laid_out(self, scope: Scope, shape: Shape | None) -> Axes:
         """The layout's dimensions; a size that the declaration does not determine is that of `shape`, in which
         dimensions of 1 may differ."""
-        rows, columns, experts = matrix_sizes(self.of.stored(scope, None), keeps_order=self.keeps_order)
+        rows, columns, experts = matrix_sizes(self.of, scope, keeps_order=self.keeps_order)
         known = {"out": rows, "in": columns, "all": rows * columns}
         axes = [Axis("experts", experts)] if experts else []
         axes += (Axis(found.name or "n", found.size(known.get(found.name, 0))) for found in dimensions(self.layout))
@@ -158,7 +158,7 @@ class ByRows(Expr):
         return self.of.inputs()
 
     def region(self, scope: Scope) -> Region:
-        _, columns, _ = matrix_sizes(self.source.stored(scope, None), keeps_order=False)
+        _, columns, _ = matrix_sizes(self.source, scope, keeps_order=False)
         if not columns:
             raise AxesError("the rule does not determine the number of columns of the matrix")
         whole = columns % self.of.form.block[1] == 0
@@ -184,7 +184,7 @@ class OfSize(Expr):
         return self.make(0, 0).inputs()
 
     def region(self, scope: Scope) -> Region:
-        rows, columns, _ = matrix_sizes(self.source.stored(scope, None), keeps_order=False)
+        rows, columns, _ = matrix_sizes(self.source, scope, keeps_order=False)
         return self.make(rows, columns).region(scope)
 
 
@@ -228,22 +228,26 @@ def _dimensions(layout: str) -> Iterator[Dimension]:
         yield Dimension(name, int(times or 1), int(of or 1), sign == ":", int(fixed or 0))
 
 
-def matrix_sizes(plain: Axes, *, keeps_order: bool) -> tuple[int, int, int]:
-    """Rows, columns and experts (0 for a plain matrix) of a tensor with these axes; 0 for an unknown size."""
-    sizes = [axis.size for axis in plain]
+def matrix_sizes(plain: Source, scope: Scope, *, keeps_order: bool) -> tuple[int, int, int]:
+    """Rows, columns and experts (0 for a plain matrix) of a plain tensor; 0 for an unknown size."""
+    axes = plain.stored(scope, None)
+    sizes = [axis.size for axis in axes]
     experts = sizes.pop(0) if len(sizes) == 3 else 0
     if len(sizes) != 2:
         return 0, 0, 0
-    rows, columns = reversed(sizes) if columns_first(plain, keeps_order=keeps_order) else sizes
+    rows, columns = reversed(sizes) if columns_first(plain, axes, keeps_order=keeps_order) else sizes
     return rows, columns, experts
 
 
-def columns_first(plain: Axes, *, keeps_order: bool) -> bool:
+def columns_first(plain: Source, axes: Axes, *, keeps_order: bool) -> bool:
     """Whether a plain tensor with these axes has columns before rows, but not its quantised form.
 
-    This applies to axes `in out`, and to those of experts, [experts, columns, rows] in transformers.
+    This applies to axes `in out`, and to parameters of all experts, [experts, columns, rows] in transformers. Those
+    of a module, `M.weight`, are [experts, rows, columns], as in Granite 4.
     """
-    return len(plain) == 3 or (not keeps_order and [axis.name for axis in plain] == ["in", "out"])
+    if len(axes) == 3:
+        return not plain.name.endswith(".weight")
+    return not keeps_order and [axis.name for axis in axes] == ["in", "out"]
 
 
 @cache

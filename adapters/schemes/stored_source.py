@@ -18,7 +18,7 @@ from bringup.adapters.planning.rules import Rule, changed
 from bringup.adapters.schemes.part_source import NOWHERE, ByRows, OfSize, PartSource, Within, columns_first
 from bringup.adapters.schemes.scheme import Modules, Stored, StoredMatrix, Unread
 from bringup.graphs.config.unquantized import UnquantizedModules
-from bringup.graphs.core.axes import Axes, AxesError, Axis, shape_of, show
+from bringup.graphs.core.axes import Axes, AxesError, Axis, parse, shape_of, show
 from bringup.graphs.core.signature import Signature
 from bringup.spec import FLOATS, TensorInfo
 
@@ -56,11 +56,13 @@ class Reading:
         names = (f"{self.prefix}{module}", module) if inside else (module,)
         return Modules.named(*names, table=f"{module}.weight" in self.tables)
 
-    def quantised(self, name: str, rule: str, bindings: Mapping[str, str]) -> Mapping[str, TensorInfo] | None:
+    def quantised(
+        self, name: str, leaf: Source, rule: str, bindings: Mapping[str, str]
+    ) -> Mapping[str, TensorInfo] | None:
         """The parts of a tensor that is stored in parts; None for a plain one.
 
-        The config decides, and if it permits both, the tensors do: converters differ in routers, embeddings and heads,
-        and in the meaning of a list of modules.
+        The config decides, and if it permits both, the tensors do: converters differ in routers, embeddings, heads and
+        modules of all experts, and in the meaning of a list of modules.
         """
         if not (self.stored.parts if name.endswith(".weight") else self.stored.parts_of_experts):
             return None
@@ -73,6 +75,8 @@ class Reading:
         if plain is not None and plain.dtype not in FLOATS:
             return parts
         if plain is not None and any(map(self.stored.unquantized.may_match, self.modules(name))):
+            return None
+        if name.endswith(".weight") and len(parse(leaf.axes)) == 3:
             return None
         declared = self.signature.params.get(_parameter(rule, bindings))
         return parts if declared is not None and is_converted(declared.axes) else None
@@ -135,7 +139,7 @@ class StoredSource(Source):
         exprs = tuple(expr or source for expr, source in zip(found, literal, strict=True))
         region = exprs[0].region(inner) if len(exprs) == 1 else Cat(exprs, 0).region(inner)
         assert self.reading is not None
-        if columns_first(self.of.stored(scope, None), keeps_order=self.reading.stored.keeps_order):
+        if columns_first(self.of, self.of.stored(scope, None), keeps_order=self.reading.stored.keeps_order):
             region = _columns_first(region)
         axes = self.of.stored(scope, region.shape)
         if axes and shape_of(axes) != region.shape and not scope.misfits:
@@ -156,7 +160,9 @@ class StoredSource(Source):
         """
         reading = self.reading
         assert reading is not None
-        parts = reading.quantised(_first(name), self.rule, {key: _first(value) for key, value in bindings.items()})
+        parts = reading.quantised(
+            _first(name), leaf, self.rule, {key: _first(value) for key, value in bindings.items()}
+        )
         if parts is None:
             return None
         key = name, frozenset(parts)

@@ -30,7 +30,7 @@ _MESSAGES = {
     "BU133": (
         Severity.ERROR,
         "holds NaN or infinity",
-        "such weights make every logit NaN: was the tensor ever written, and does its dtype hold its values?",
+        "trained weights are finite: was the tensor ever written, and does its dtype hold its values?",
     ),
     "BU134": (
         Severity.WARNING,

@@ -48,6 +48,6 @@ class MambaConfig:
             groups=groups,
             state_dim=fields.size("mamba_d_state", 256),
             taps=fields.size("mamba_d_conv", 4),
-            conv_bias=fields.get("mamba_conv_bias", bool, True),
-            bias=fields.get("mamba_proj_bias", bool, False),
+            conv_bias=fields.get("mamba_conv_bias", bool, True, null=False),
+            bias=fields.get("mamba_proj_bias", bool, False, null=False),
         )

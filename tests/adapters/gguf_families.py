@@ -221,6 +221,20 @@ CASES: dict[str, Case] = {
             **SIZES | GRANITE, num_local_experts=0, num_experts_per_tok=0, mamba_conv_bias=False, mamba_d_conv=3,
         ),
     ),
+    "granitemoehybrid-attention-only": Case(
+        arch=ARCH.GRANITE, words=gguf_keys.granite_hybrid, tensors=gguf_tensors.granite_hybrid,
+        config=GraniteMoeHybridConfig(
+            **SIZES | GRANITE | {"layer_types": ["attention"] * 2, "position_embedding_type": "rope"},
+            num_local_experts=0, num_experts_per_tok=0,
+        ),
+    ),
+    "granitemoehybrid-of-experts-without-mamba": Case(
+        arch=ARCH.GRANITE_MOE, words=gguf_keys.granite_moe, tensors=gguf_tensors.granite_hybrid,
+        config=GraniteMoeHybridConfig(
+            **SIZES | GRANITE | {"layer_types": ["attention"] * 2, "position_embedding_type": "rope"},
+            num_local_experts=4, num_experts_per_tok=2,
+        ),
+    ),
     "qwen3-next": Case(
         arch=ARCH.QWEN3NEXT, words=gguf_keys.qwen3_next, tensors=gguf_tensors.of_delta_nets,
         config=Qwen3NextConfig(**SIZES | NEXT),

@@ -205,14 +205,19 @@ def qwen3_next(writer: gguf.GGUFWriter, config: Config) -> None:
     writer.add_rope_dimension_count(int(config["head_dim"] * part))
 
 
-def granite_hybrid(writer: gguf.GGUFWriter, config: Config) -> None:
-    """`GraniteHybridModel.set_gguf_parameters`."""
+def granite_moe(writer: gguf.GGUFWriter, config: Config) -> None:
+    """`GraniteMoeModel.set_gguf_parameters`."""
     writer.add_rope_dimension_count(config["hidden_size"] // config["num_attention_heads"])
     writer.add_attention_scale(config["attention_multiplier"])
     writer.add_embedding_scale(config["embedding_multiplier"])
     writer.add_residual_scale(config["residual_multiplier"])
     writer.add_logit_scale(config["logits_scaling"])
     writer.add_expert_shared_feed_forward_length(config["shared_intermediate_size"])
+
+
+def granite_hybrid(writer: gguf.GGUFWriter, config: Config) -> None:
+    """`GraniteHybridModel.set_gguf_parameters`."""
+    granite_moe(writer, config)
     writer.add_ssm_conv_kernel(config["mamba_d_conv"])
     writer.add_ssm_state_size(config["mamba_d_state"])
     writer.add_ssm_group_count(config["mamba_n_groups"])
@@ -220,8 +225,10 @@ def granite_hybrid(writer: gguf.GGUFWriter, config: Config) -> None:
     writer.add_ssm_time_step_rank(config["mamba_n_heads"])
     heads = config["num_key_value_heads"]
     set_key(writer, "attention.head_count_kv", [heads * (kind == "full_attention") for kind in config["layer_types"]])
-    writer.add_rope_scaling_finetuned(False)
-    set_key(writer, "context_length", 2**20)
+    with_rope = "linear_attention" not in config["layer_types"]
+    writer.add_rope_scaling_finetuned(with_rope)
+    if not with_rope:
+        set_key(writer, "context_length", 2**20)
 
 
 def bamba(writer: gguf.GGUFWriter, config: Config) -> None:

@@ -199,10 +199,11 @@ def test_a_matrix_that_several_parameters_divide(tmp_path: Path) -> None:
     folder = parity.save_checkpoint(CASES["a-group-each-head"], tmp_path)
     config = json.loads((folder / "config.json").read_text()) | {"mamba_n_groups": 2}
     found = check_job(open_job(None, str(folder), config=config)).findings
-    keys = "`mamba_n_heads` and `mamba_d_head` and `mamba_n_groups` and `mamba_d_state` of the config"
+    keys = "`mamba_n_heads`, `mamba_d_head`, `mamba_n_groups` and `mamba_d_state` of the config"
     sizes = {"in_proj.weight": (196, 132), "conv1d.weight": (160, 96)}
     assert [(each.code, each.sources) for each in found] == [
         ("BU102", (f"model.layers.0.mamba.{name}",)) for name in sizes
     ]
     for each, (stored, stated) in zip(found, sizes.values(), strict=True):
         assert f"is {stored} in the checkpoint, {stated} in the graph ({keys})" in each.message
+        assert "correct `mamba_n_heads`, `mamba_d_head`, `mamba_n_groups` or `mamba_d_state`, or" in each.help

@@ -135,7 +135,7 @@ def renamed(given: dict[str, np.ndarray], old: str, new: str) -> None:
         (
             lambda given: given.update({"transformer.ln_f.weight": np.full(8, np.nan, np.float32)}),
             "`transformer.ln_f.weight` holds NaN or infinity: 8 values, the first at `transformer.ln_f.weight`[0]",
-            "such weights make every logit NaN: was the tensor ever written, and does its dtype hold its values?",
+            "trained weights are finite: was the tensor ever written, and does its dtype hold its values?",
         ),
     ],
 )

@@ -166,6 +166,35 @@ def test_older_words_of_two_ropes(word: str, group: dict[str, Any]) -> None:
     assert config.max_positions == 64
 
 
+# --- two names of a key
+
+ALIASES = [
+    ("gpt2", "hidden_size", "n_embd"),
+    ("gpt2", "max_position_embeddings", "n_positions"),
+    ("gpt2", "num_attention_heads", "n_head"),
+    ("gpt2", "num_hidden_layers", "n_layer"),
+    ("mixtral", "num_experts", "num_local_experts"),
+    ("gpt_oss", "num_experts", "num_local_experts"),
+    ("glm4_moe", "num_local_experts", "n_routed_experts"),
+    ("deepseek_v2", "num_experts", "n_routed_experts"),
+    ("deepseek_v3", "num_local_experts", "n_routed_experts"),
+    ("granitemoehybrid", "layers_block_type", "layer_types"),
+]
+
+
+@pytest.mark.parametrize(("name", "alias", "key"), ALIASES)
+def test_a_second_name_takes_precedence_as_in_transformers(name: str, alias: str, key: str) -> None:
+    theirs, ours = transformers.CONFIG_MAPPING[name], by_name(name)[0].load("config")
+    assert theirs.attribute_map[alias] == key
+    raw = json.loads(theirs().to_json_string(use_diff=False))
+    wanted = ours.read(raw)
+    assert ours.read({alias if each == key else each: value for each, value in raw.items()}) == wanted
+    both, findings = ours.read({**raw, alias: raw[key], key: 2 * raw[key]})
+    assert both == wanted[0]
+    assert [finding.parameter for finding in findings if finding.code == "BU151"] == [key]
+    assert any(f"config key `{alias}` is" in finding.message for finding in ours.read(raw | {alias: "x"})[1])
+
+
 # --- the context
 
 

@@ -18,7 +18,7 @@ from bringup.compile.lora.weights import merged
 from bringup.diagnostics import BringupError
 from tests.check.drafts import ROOT
 from tests.lora.broken import BROKEN, OTHERS, SOUND, Broken, findings
-from tests.lora.written import saved_base, write
+from tests.lora.written import Case, saved_base, write
 
 PAGE = (ROOT / "docs/lora-faults.md").read_text("utf-8")
 ROW = re.compile(r"^\| \[(.+)\]\(#\S+\) \| (BU\d+) \((\w+)\) \| ", re.MULTILINE)
@@ -79,3 +79,13 @@ def test_the_sound_one_fits(sound: Path) -> None:
     report = check_lora(open_job(checkpoint=str(sound / "llama")), sound / "lora")
     assert report.findings == []
     assert report.counts == {"parameters": 6, "tensors": 12, "consumed": 12, "dropped": 0}
+
+
+def test_factors_of_a_convolution(tmp_path: Path) -> None:
+    """peft trains them if the rank is a multiple of the convolution's groups."""
+    case = Case("lfm2", {"r": 32, "target_modules": r".*\.conv\.conv|.*\.q_proj"})
+    written = write(case, tmp_path)
+    (found,) = load_lora(open_job(checkpoint=str(written.base)), written.lora).findings
+    assert found.code == "BU161"
+    assert "lora_A.weight` [32, 32, 3]" in found.message
+    assert "without `conv` in `target_modules`" in found.help

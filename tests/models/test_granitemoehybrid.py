@@ -86,6 +86,16 @@ def test_dt_without_a_limit(high: Any) -> None:
     assert OurConfig.read(SMALL | {"time_step_limit": [0.0, high]})[1] == []
 
 
+def test_null_is_what_transformers_computes_with() -> None:
+    """The scale of torch's attention, and no biases; without experts, no token is routed."""
+    nulls = dict.fromkeys(("attention_multiplier", "mamba_conv_bias", "mamba_proj_bias", "num_experts_per_tok"))
+    stated = {"attention_multiplier": 0.125, "mamba_conv_bias": False, "mamba_proj_bias": False}
+    dense = MICRO | {"hidden_size": 64 * MICRO["num_attention_heads"], "mamba_d_head": "auto"}
+    assert OurConfig.from_hf(dense | nulls) == OurConfig.from_hf(dense | stated | {"num_experts_per_tok": 0})
+    with pytest.raises(BringupError, match=r"BU121.*num_experts_per_tok"):
+        OurConfig.from_hf(SMALL | nulls)
+
+
 @pytest.mark.parametrize(
     ("keys", "code", "message"),
     [

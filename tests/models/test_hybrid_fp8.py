@@ -1,7 +1,11 @@
-"""Qwen3-Next and Qwen3.5-MoE in fp8 with a scale a block: a key head's channels are complete blocks, or cut them."""
+"""Qwen3-Next and Qwen3.5-MoE in fp8 with a scale a block: a key head's channels are complete blocks, or cut them.
+
+Granite 4 in fp8 with a scale a row, as llm-compressor saves its experts: one tensor for all, and its scales.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,9 @@ from transformers import PreTrainedConfig, Qwen3_5MoeTextConfig, Qwen3NextConfig
 from bringup.compile.job import open_job
 from bringup.compile.packed_job import pack_job
 from bringup.compile.pipeline import check
+from bringup.graphs.core.options import GraphOptions
 from tests.models import family, parity
+from tests.models.test_granitemoehybrid import CASES as GRANITE
 from tests.quantised import fp8_checkpoints
 
 BLOCK = 16
@@ -40,6 +46,7 @@ UNCONVERTED = (
     "linear_attn.conv1d",
     *(f"linear_attn.in_proj_{x}" for x in ("ba", "b", "a")),
 )
+EXPERTS = {f"model.layers.0.mlp.experts.{x}_proj" for x in ("gate", "up", "down")}  # Granite 4's
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -72,3 +79,31 @@ def test_logits_of_both_forms(folders: tuple[Path, Path]) -> None:
     for each in (job, packed.job):
         ours = family.eager_logits(each, tokens, family.PROMPT)
         assert abs(ours - wanted).max() <= family.WORST["torch"] * abs(wanted).max()
+
+
+def test_stacked_experts_with_scales(tmp_path: Path) -> None:
+    """Stored in float8 or not, whatever the config states of linear layers; plain experts can be quantised."""
+    plain, fp8 = (parity.save_checkpoint(GRANITE["a-group-each-head"], tmp_path / name) for name in ("plain", "fp8"))
+    tensors = load_file(plain / "model.safetensors")
+    stored, values = dict(tensors), dict(tensors)
+    for name in tensors:
+        if "put_linear" in name and (".0." in name or "shared" in name):
+            scales = tensors[name].abs().amax(-1, keepdim=True) / 448
+            stored[name], stored[f"{name}_scale"] = (tensors[name] / scales).to(torch.float8_e4m3fn), scales
+            values[name] = stored[name].float() * scales
+    for folder, each in ((fp8, stored), (plain, values)):
+        save_file(each, folder / "model.safetensors", {"format": "pt"})
+    raw = json.loads((fp8 / "config.json").read_text("utf-8"))
+    weights = {"num_bits": 8, "type": "float", "strategy": "channel"}
+    group = {"targets": [r"re:.*put_linear"], "weights": weights}
+    words = {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"group_0": group}}
+    (fp8 / "config.json").write_text(json.dumps(raw | {"quantization_config": words}), "utf-8")
+    job = open_job(checkpoint=str(fp8))
+    assert check(job).findings == []
+    packed = pack_job(job)
+    assert {*packed.names} >= EXPERTS
+    tokens, wanted = family.reference(plain)
+    ours = family.eager_logits(packed.job, tokens, family.PROMPT)
+    assert abs(ours - wanted).max() <= family.WORST["torch"] * abs(wanted).max()
+    int8 = open_job(checkpoint=str(plain), options=GraphOptions(quantize="int8"))
+    assert {*pack_job(int8).names} >= EXPERTS

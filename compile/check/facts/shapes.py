@@ -13,7 +13,7 @@ from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.problems import Problem
 from bringup.diagnostics import Diagnostic, Sites
 from bringup.graphs.core.axes import Axes, shape_of, show, sizes_of
-from bringup.grouping import grouped
+from bringup.grouping import grouped, joined
 from bringup.spec import Site
 
 if TYPE_CHECKING:
@@ -155,9 +155,9 @@ def _diagnostic(plan: Plan, off: Off | None, facts: list[Problem], words: Config
         message = f"axis `{off.axis}` of `{tensors}` is {off.found} in the checkpoint, {off.wanted} in the graph"
         named = keys_of(off, (p.parameter for p in facts), words) if words else ()
         keys = [f"`{key}`" for key in named]
-        message += f" ({' and '.join(keys)} of the config)" if keys else ""
+        message += f" ({joined(keys, 'and')} of the config)" if keys else ""
         help = (
-            f"correct {' or '.join(keys) or f'the size of `{off.axis}` in the config'}, "
+            f"correct {joined(keys, 'or') or f'the size of `{off.axis}` in the config'}, "
             "or the checkpoint belongs to another config"
         )
         if off.axis == "vocab" and off.found > off.wanted:

@@ -139,7 +139,7 @@ def _quiet() -> Iterator[None]:
 
 def names(finding: Diagnostic, wanted: str) -> bool:
     """Whether a finding is about this parameter, module, tensor, file or key of the config."""
-    if wanted in finding.message.partition(" of the config)")[0].rpartition("(")[2].replace("`", "").split():
+    if f"`{wanted}`" in finding.message.partition(" of the config)")[0].rpartition("(")[2]:
         return True
     return finding.parameter == wanted or (not finding.parameter and f"{wanted}`" in finding.message)
 
