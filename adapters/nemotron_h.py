@@ -1,0 +1,31 @@
+"""Nemotron-H as published: `mixer` whatever a layer has, and one tensor for each matrix of each expert, or of all."""
+
+from __future__ import annotations
+
+from bringup.adapters.algebra.expr import S, stack
+from bringup.adapters.mamba import add_mamba
+from bringup.adapters.planning.adapter import Adapter, either, tied
+from bringup.graphs.nemotron_h import NemotronHConfig
+
+MIXER = "layers.{L}.mixer."
+DENSE = {"up_proj": "dense_h_to_4h", "down_proj": "dense_4h_to_h"}
+
+
+def adapter(config: NemotronHConfig) -> Adapter:
+    nemotron = Adapter("nemotron_h", defaults=("out in", "vocab m"), prefix="model.", wrappers=("backbone.",))
+    nemotron["model.embed_tokens.weight"] = S("embeddings.weight")
+    nemotron["model.norm.weight"] = S("norm_f.weight")
+    nemotron["model.layers.{L}.norm.weight"] = S("layers.{L}.norm.weight")
+    add_mamba(nemotron, config.mamba, MIXER)
+    nemotron[f"model.{MIXER}{{x:q|k|v|o}}_proj.weight"] = S(MIXER + "{x}_proj.weight")
+    nemotron[f"model.{MIXER}gate.{{p:weight|e_score_correction_bias}}"] = S(MIXER + "gate.{p}")
+    nemotron[f"model.{MIXER}{{x:fc1|fc2}}_latent_proj.{{p:weight|bias}}"] = S(MIXER + "{x}_latent_proj.{p}")
+    for theirs, ours in DENSE.items():
+        axes = "f m" if theirs == "up_proj" else "m f"
+        nemotron[f"model.{MIXER}{ours}.{{p:weight|bias}}"] = S(f"{MIXER}{theirs}.{{p}}")
+        nemotron[f"model.{MIXER}shared_experts.{ours}.{{p:weight|bias}}"] = S(f"{MIXER}shared_experts.{theirs}.{{p}}")
+        each = stack(S(f"{MIXER}experts.{{E}}.{theirs}.weight", axes), over="E", n=config.routing.experts)
+        nemotron[f"model.{MIXER}experts.{theirs}"] = either(each, S(f"{MIXER}experts.{theirs}", f"e {axes}"))
+    nemotron["lm_head.weight"] = tied(S("lm_head.weight"), S("embeddings.weight", "vocab m"), when=config.tied_head)
+    nemotron.drop("mtp.**", why="the layers that predict further tokens")
+    return nemotron
