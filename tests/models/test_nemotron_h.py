@@ -135,7 +135,7 @@ def values_of(folder: Path) -> dict[str, np.ndarray]:
 
 
 def test_other_names_and_ties(tmp_path: Path) -> None:
-    """transformers' own names: `model.`, and all experts in one tensor. A tied head, and the layers of `mtp` dropped."""
+    """transformers' own names: `model.`, and all experts in one tensor. A tied head, and `mtp` is dropped."""
     folder = parity.save_checkpoint(CASES["groups-latent-biases"], tmp_path / "saved")
     tensors, config = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text("utf-8"))
     tensors["lm_head.weight"] = tensors["backbone.embeddings.weight"]
