@@ -8,7 +8,6 @@ from bringup.adapters.planning.adapter import Adapter, either, tied
 from bringup.graphs.nemotron_h import NemotronHConfig
 
 MIXER = "layers.{L}.mixer."
-DENSE = {"up_proj": "dense_h_to_4h", "down_proj": "dense_4h_to_h"}
 
 
 def adapter(config: NemotronHConfig) -> Adapter:
@@ -18,14 +17,13 @@ def adapter(config: NemotronHConfig) -> Adapter:
     nemotron["model.layers.{L}.norm.weight"] = S("layers.{L}.norm.weight")
     add_mamba(nemotron, config.mamba, MIXER)
     nemotron[f"model.{MIXER}{{x:q|k|v|o}}_proj.weight"] = S(MIXER + "{x}_proj.weight")
+    nemotron[f"model.{MIXER}{{x:up|down|fc1_latent|fc2_latent}}_proj.{{p:weight|bias}}"] = S(MIXER + "{x}_proj.{p}")
     nemotron[f"model.{MIXER}gate.{{p:weight|e_score_correction_bias}}"] = S(MIXER + "gate.{p}")
-    nemotron[f"model.{MIXER}{{x:fc1|fc2}}_latent_proj.{{p:weight|bias}}"] = S(MIXER + "{x}_latent_proj.{p}")
-    for theirs, ours in DENSE.items():
-        axes = "f m" if theirs == "up_proj" else "m f"
-        nemotron[f"model.{MIXER}{ours}.{{p:weight|bias}}"] = S(f"{MIXER}{theirs}.{{p}}")
-        nemotron[f"model.{MIXER}shared_experts.{ours}.{{p:weight|bias}}"] = S(f"{MIXER}shared_experts.{theirs}.{{p}}")
-        each = stack(S(f"{MIXER}experts.{{E}}.{theirs}.weight", axes), over="E", n=config.routing.experts)
-        nemotron[f"model.{MIXER}experts.{theirs}"] = either(each, S(f"{MIXER}experts.{theirs}", f"e {axes}"))
+    shared = "shared_experts.{x}_proj.{p}"
+    nemotron[f"model.{MIXER}shared_experts.{{x:up|down}}_proj.{{p:weight|bias}}"] = S(MIXER + shared)
+    for x, axes in (("up", "f m"), ("down", "m f")):
+        each = stack(S(f"{MIXER}experts.{{E}}.{x}_proj.weight", axes), over="E", n=config.routing.experts)
+        nemotron[f"model.{MIXER}experts.{x}_proj"] = either(S(f"{MIXER}experts.{x}_proj", f"e {axes}"), each)
     nemotron["lm_head.weight"] = tied(S("lm_head.weight"), S("embeddings.weight", "vocab m"), when=config.tied_head)
     nemotron.drop("mtp.**", why="the layers that predict further tokens")
     return nemotron

@@ -17,7 +17,6 @@ from bringup.graphs.decoder import CausalLM, DecoderConfig, read_common
 from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.mamba2 import Mamba2
-from bringup.graphs.layers.mlp import MLP
 from bringup.graphs.layers.moe_experts import Experts
 from bringup.graphs.layers.moe_shared import SigmoidRouter
 from bringup.graphs.layers.norm import Float32RMSNorm
@@ -136,6 +135,19 @@ def _read_unused(fields: Fields, common: dict[str, Any]) -> None:
     fields.optional("mtp_hybrid_override_pattern", str)
 
 
+class MLP(Module):
+    """down(act(up(x))), as `layers.mlp.MLP` under other names."""
+
+    def __init__(self, m: int, f: int, activation: str, *, bias: bool) -> None:
+        super().__init__()
+        self.activation = activation
+        self.up_proj = Linear("out:f in:m", f=f, m=m, bias=bias)
+        self.down_proj = Linear("out:m in:f", m=m, f=f, bias=bias)
+
+    def forward(self, x_Nm: Tensor) -> Tensor:
+        return self.down_proj(ACTIVATIONS[self.activation](self.up_proj(x_Nm)))
+
+
 class Mixture(Module):
     """A shared MLP for every token, and routed MLPs without gates, of a projection if the experts have a `latent`."""
 
@@ -145,7 +157,7 @@ class Mixture(Module):
         latent = config.latent
         self.gate = SigmoidRouter(m, config.routing)
         self.experts = Experts(config.routing.experts, latent or m, config.expert_ffn, activation, gated=False)
-        self.shared_experts = MLP(m, config.shared_ffn, activation, bias=bias, out_bias=bias)
+        self.shared_experts = MLP(m, config.shared_ffn, activation, bias=bias)
         self.fc1_latent_proj = Linear("out:l in:m", l=latent, m=m, bias=bias) if latent else None
         self.fc2_latent_proj = Linear("out:m in:l", m=m, l=latent, bias=bias) if latent else None
 
@@ -186,7 +198,7 @@ class NemotronH(CausalLM):
 
 
 def _mixer(config: NemotronHConfig, kind: str) -> Module:
-    m, bias = config.hidden, config.mlp_bias
+    m = config.hidden
     match kind:
         case "mamba":
             return Mamba2(m, config.mamba, eps=config.eps, activation=config.mamba_activation)
@@ -195,4 +207,4 @@ def _mixer(config: NemotronHConfig, kind: str) -> Module:
         case "moe":
             return Mixture(config)
         case _:
-            return MLP(m, config.ffn, config.activation, bias=bias, out_bias=bias)
+            return MLP(m, config.ffn, config.activation, bias=config.mlp_bias)

@@ -15,7 +15,6 @@ from bringup.adapters.dialects.granitemoehybrid import add_state_space
 from bringup.adapters.dialects.lfm2 import KEY_HEADS, by_key_heads
 from bringup.adapters.dialects.llama import in_halves
 from bringup.adapters.dialects.routing import drop_draft
-from bringup.adapters.nemotron_h import DENSE
 from bringup.adapters.planning.adapter import Adapter, tied
 from bringup.graphs.config.fields import MOST_LAYERS
 
@@ -73,10 +72,9 @@ def table(config: NemotronHConfig) -> Adapter:
     gguf[mixer + "o_proj.weight"] = S("blk.{L}.attn_output.weight")
     gguf[mixer + "gate.weight"] = S("blk.{L}.ffn_gate_inp.weight")
     gguf[mixer + "gate.e_score_correction_bias"] = S("blk.{L}.exp_probs_b.bias")
+    gguf[mixer + "{x:up|down}_proj.{p:weight|bias}"] = S("blk.{L}.ffn_{x}.{p}")
+    gguf[mixer + "shared_experts.{x:up|down}_proj.{p:weight|bias}"] = S("blk.{L}.ffn_{x}_shexp.{p}")
     for x, axes in (("up", "e f m"), ("down", "e m f")):
-        ours = DENSE[f"{x}_proj"]
-        gguf[f"{mixer}{ours}.{{p:weight|bias}}"] = S(f"blk.{{L}}.ffn_{x}.{{p}}")
-        gguf[f"{mixer}shared_experts.{ours}.{{p:weight|bias}}"] = S(f"blk.{{L}}.ffn_{x}_shexp.{{p}}")
         gguf[f"{mixer}experts.{x}_proj"] = S(f"blk.{{L}}.ffn_{x}_exps.weight", axes)
     for ours, x in (("fc1", "down"), ("fc2", "up")):
         gguf[f"{mixer}{ours}_latent_proj.{{p:weight|bias}}"] = S(f"blk.{{L}}.ffn_latent_{x}.{{p}}")

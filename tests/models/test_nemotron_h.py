@@ -32,7 +32,7 @@ CASES: dict[str, PreTrainedConfig] = {
     ),
     "more-experts-than-tokens": NemotronHConfig(
         **SIZES, layers_block_type=["moe", "mamba", "attention", "mamba"], hidden_size=30, num_attention_heads=5,
-        num_key_value_heads=1, head_dim=12, mamba_num_heads=6, mamba_head_dim=10, n_groups=3, ssm_state_size=10,
+        num_key_value_heads=1, head_dim=12, mamba_num_heads=12, mamba_head_dim=5, n_groups=6, ssm_state_size=10,
         use_conv_bias=False, n_routed_experts=67, num_experts_per_tok=3, norm_topk_prob=False,
         moe_intermediate_size=18, moe_shared_expert_intermediate_size=20, mlp_hidden_act="silu",
         layer_norm_epsilon=1e-3,
@@ -53,10 +53,10 @@ def test_the_published_sizes() -> None:
     first = "model.layers.0.mixer."
     assert shapes[first + "in_proj_xbc.weight"] == (64 * 64 + 2 * 8 * 128, 2688)
     assert shapes["model.layers.1.mixer.experts.up_proj"] == (128, 1856, 2688)
-    assert shapes["model.layers.1.mixer.shared_experts.dense_h_to_4h.weight"] == (3712, 2688)
+    assert shapes["model.layers.1.mixer.shared_experts.up_proj.weight"] == (3712, 2688)
     assert shapes["model.layers.5.mixer.k_proj.weight"] == (256, 2688)
     assert sum(map(math.prod, shapes.values())) / 1e9 == pytest.approx(31.6, abs=0.1)
-    assert dense["model.layers.1.mixer.dense_4h_to_h.weight"] == (4096, 21504)
+    assert dense["model.layers.1.mixer.down_proj.weight"] == (4096, 21504)
     assert sum(map(math.prod, dense.values())) / 1e9 == pytest.approx(8.1, abs=0.1)
 
 
@@ -66,7 +66,7 @@ def test_every_published_key_is_known(raw: dict[str, Any]) -> None:
 
 
 NEEDED = ("vocab_size", "hidden_size", "num_attention_heads")
-GIVEN = dict(zip(NEEDED, (151, 64, 16), strict=True))
+GIVEN: dict[str, Any] = dict(zip(NEEDED, (151, 64, 16), strict=True))
 
 
 def test_keys_that_are_absent() -> None:
@@ -89,7 +89,7 @@ def test_every_way_to_state_the_layers() -> None:
 
 
 def test_older_keys() -> None:
-    older = {"mamba_n_groups": 4, "mamba_d_conv": 3, "mamba_conv_bias": False, "mamba_chunk_size": 64}
+    older: dict[str, Any] = {"mamba_n_groups": 4, "mamba_d_conv": 3, "mamba_conv_bias": False, "mamba_chunk_size": 64}
     theirs = json.loads(NemotronHConfig(**GIVEN, **older).to_json_string(use_diff=False))
     assert OurConfig.from_hf(GIVEN | older) == OurConfig.from_hf(theirs)
     assert OurConfig.from_hf(GIVEN | older).mamba.groups == 4
