@@ -1,7 +1,7 @@
 """Nemotron-H, Nemotron 3: Mamba 2, attention without RoPE, an MLP or MoE in each layer.
 
-Names and formulas: transformers' modeling_nemotron_h.py. Its code raises the dt of a prompt to `time_step_min`, but not
-that of single tokens; the graph does neither, as vLLM. N tokens of the step · m hidden · l latent of the experts.
+Names and formulas: transformers' modeling_nemotron_h.py, except that it raises the dt of a prompt to `time_step_min`:
+the published code does not (compile/parity/time_steps.py). N tokens of the step · m hidden · l latent of the experts.
 """
 
 from __future__ import annotations

@@ -14,12 +14,13 @@ from transformers import NemotronHConfig, PreTrainedConfig
 
 from bringup.adapters.apply.materialise import materialise
 from bringup.compile.job import open_job
+from bringup.compile.parity.reference import Reference
 from bringup.compile.pipeline import check
 from bringup.diagnostics import BringupError
 from bringup.graphs.core.axes import shape_of
 from bringup.graphs.nemotron_h import NemotronHConfig as OurConfig
 from tests.graphs import published
-from tests.models import parity
+from tests.models import family, parity
 
 SIZES: dict[str, Any] = {"vocab_size": 131, "max_position_embeddings": 1024}
 CASES: dict[str, PreTrainedConfig] = {
@@ -126,6 +127,20 @@ def test_rejected_configs(keys: dict[str, Any], code: str, message: str) -> None
 def test_a_contradicting_number_of_layers_is_a_warning() -> None:
     (finding,) = OurConfig.read(NANO | {"num_hidden_layers": 51})[1]
     assert (finding.code, finding.parameter) == ("BU151", "num_hidden_layers")
+
+
+def test_short_time_steps(tmp_path: Path) -> None:
+    """The reference of `verify` has no bound for those of a prompt, which are below 0.001 here."""
+    folder = parity.save_checkpoint(CASES["groups-latent-biases"], tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["backbone.layers.0.mixer.dt_bias"] -= 9
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    job, tokens = open_job(checkpoint=str(folder)), parity.random_tokens(family.PROMPT, 131)
+    ours = family.eager_logits(job, tokens, family.PROMPT)
+    wanted = Reference(job.checkpoint, job.config, "float32").logits(tokens)
+    bounded = parity.logits_of(parity.load_reference(folder), tokens)
+    assert parity.distance(ours, wanted).worst <= family.WORST["torch"]
+    assert parity.distance(ours, bounded).worst > 10 * family.WORST["torch"]
 
 
 def values_of(folder: Path) -> dict[str, np.ndarray]:
