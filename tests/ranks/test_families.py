@@ -37,6 +37,7 @@ EVEN = {
     "linear_num_value_heads": 2 * HEADS,
     **dict.fromkeys(("mamba_n_heads", "mamba_num_heads"), 2 * HEADS),
     "shared_intermediate_size": 24,
+    "n_groups": KEY_HEADS,
     "head_dim": 8,
     "num_experts_per_tok": 3,
 }
