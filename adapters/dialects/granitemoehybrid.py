@@ -55,7 +55,7 @@ def add_state_space(gguf: Adapter, config: MambaConfig) -> None:
         "g": config.groups,
         "x": config.heads * config.head_dim // config.groups,
     }
-    gguf[f"{MIXER}norm.weight"] = S("blk.{L}.ssm_norm.weight", "g x", **parts).mv("g x -> m:(g x)", **parts)
+    gguf[f"{MIXER}gated_norm.weight"] = S("blk.{L}.ssm_norm.weight", "g x", **parts).mv("g x -> m:(g x)", **parts)
     gguf[f"{MIXER}out_proj.{{p:weight|bias}}"] = S("blk.{L}.ssm_out.{p}")
 
 
