@@ -16,7 +16,7 @@ def add_mamba(table: Adapter, config: MambaConfig, published: str) -> None:
     table[f"{MIXER}conv1d.weight"] = S(f"{published}conv1d.weight", f"{CHANNELS} one tap", one=1).at("one", 0)
     table[f"{MIXER}conv1d.bias"] = S(f"{published}conv1d.bias")
     table[f"{MIXER}{{p:dt_bias|A_log|D}}"] = S(f"{published}{{p}}")
-    table[f"{MIXER}norm.weight"] = S(f"{published}norm.weight")
+    table[f"{MIXER}gated_norm.weight"] = S(f"{published}norm.weight")
     table[f"{MIXER}out_proj.{{p:weight|bias}}"] = S(f"{published}out_proj.{{p}}")
 
 

@@ -63,6 +63,7 @@ FAMILIES: tuple[Family, ...] = (
     _family("llama", "Llama", *_LLAMA),
     _family("llava", "Llava", *_LLAVA),
     _family("mixtral", "Mixtral", "MixtralForCausalLM", "MixtralModel"),
+    _family("nemotron_h", "NemotronH", "NemotronHForCausalLM", "NemotronHModel"),
     _family("olmo2", "Olmo2", "Olmo2ForCausalLM", "Olmo2Model"),
     _family("phi3", "Phi3", "Phi3ForCausalLM", "Phi3Model"),
     _family("qwen", "QWen", "QWenLMHeadModel", "QWenModel"),

@@ -123,7 +123,7 @@ class Dialect:
         sizes = [key for key in SIZES if self.keys.get(key)] + [key for key in OF_EXPERTS if self.keys.get(key)]
         sizes += [key for key in OF_ROUTING if self.keys.get(key) and key not in own]
         wrong = [key for key in sizes if (type(own.get(key)) is not int or own[key] < 1)]
-        wrong += [key for key in EPSILONS if key in self.keys and type(own.get(key)) is not float]
+        wrong += [key for key in EPSILONS if self.keys.get(key) and type(own.get(key)) is not float]
         if wrong:
             keys = ", ".join(f"`{hyper.architecture}.{key}`" for key in wrong)
             raise fail(

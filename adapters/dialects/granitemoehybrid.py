@@ -21,6 +21,7 @@ from bringup.adapters.planning.adapter import Adapter
 
 if TYPE_CHECKING:
     from bringup.adapters.checkpoints.gguf_config import Hyperparameters
+    from bringup.graphs.config.mamba import MambaConfig
     from bringup.graphs.granitemoehybrid import GraniteMoeHybridConfig
 
 HYBRID, SHARED_WIDTH, WITH_ROPE = "granitehybrid", "expert_shared_feed_forward_length", "rope.scaling.finetuned"
@@ -45,20 +46,25 @@ KEYS: dict[str, str | None] = {
 }
 
 
-def table(config: GraniteMoeHybridConfig) -> Adapter:
-    gguf = llama.table(config)
-    add_projections(gguf, config.mamba, "blk.{L}.ssm_in")
+def add_state_space(gguf: Adapter, config: MambaConfig) -> None:
+    """Adds the rules of the mixers of Mamba 2."""
+    add_projections(gguf, config, "blk.{L}.ssm_in")
     gguf[f"{MIXER}conv1d.weight"] = S("blk.{L}.ssm_conv1d.weight", f"{CHANNELS} tap")
     gguf[f"{MIXER}conv1d.bias"] = S("blk.{L}.ssm_conv1d.bias")
     gguf[f"{MIXER}dt_bias"] = S("blk.{L}.ssm_dt.bias")
     gguf[f"{MIXER}A_log"] = log(scale(S("blk.{L}.ssm_a", "h one", one=1).at("one", 0), -1))
     gguf[f"{MIXER}D"] = S("blk.{L}.ssm_d", "h one", one=1).at("one", 0)
     parts: dict[str, Any] = {
-        "g": config.mamba.groups,
-        "x": config.mamba.heads * config.mamba.head_dim // config.mamba.groups,
+        "g": config.groups,
+        "x": config.heads * config.head_dim // config.groups,
     }
-    gguf[f"{MIXER}norm.weight"] = S("blk.{L}.ssm_norm.weight", "g x", **parts).mv("g x -> m:(g x)", **parts)
+    gguf[f"{MIXER}gated_norm.weight"] = S("blk.{L}.ssm_norm.weight", "g x", **parts).mv("g x -> m:(g x)", **parts)
     gguf[f"{MIXER}out_proj.{{p:weight|bias}}"] = S("blk.{L}.ssm_out.{p}")
+
+
+def table(config: GraniteMoeHybridConfig) -> Adapter:
+    gguf = llama.table(config)
+    add_state_space(gguf, config.mamba)
     layer = "model.layers.{L}.mlp."
     gguf[layer + "gate.weight"] = S("blk.{L}.ffn_gate_inp.weight")
     for x, axes in (("gate", "e f m"), ("up", "e f m"), ("down", "e m f")):

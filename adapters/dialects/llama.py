@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bringup.adapters.algebra.expr import S
+from bringup.adapters.algebra.expr import Expr, S
 from bringup.adapters.dialects.dialect import DECODER, Dialect
 from bringup.adapters.planning.adapter import Adapter, tied
 
@@ -26,18 +26,26 @@ def table(config: DecoderConfig) -> Adapter:
     layer = "model.layers.{L}."
     gguf[layer + "input_layernorm.weight"] = S("blk.{L}.attn_norm.weight")
     gguf[layer + "post_attention_layernorm.weight"] = S("blk.{L}.ffn_norm.weight")
-    half = config.head_dim // 2
-    for x, heads in (("q", "h"), ("k", "g")):
-        rows, halves = f"({heads} pair two)", f"({heads} d:(two pair))"
-        weight = S(f"blk.{{L}}.attn_{x}.weight", f"{rows} m", pair=half, two=2)
-        gguf[f"{layer}self_attn.{x}_proj.weight"] = weight.mv(f"{rows} m -> {halves} m", pair=half, two=2)
-        bias = S(f"blk.{{L}}.attn_{x}.bias", rows, pair=half, two=2)
-        gguf[f"{layer}self_attn.{x}_proj.bias"] = bias.mv(f"{rows} -> {halves}", pair=half, two=2)
+    for x in "qk":
+        for part, rows in in_halves(x, config.head_dim).items():
+            gguf[f"{layer}self_attn.{x}_proj.{part}"] = rows
     gguf[layer + "self_attn.v_proj.{p:weight|bias}"] = S("blk.{L}.attn_v.{p}")
     gguf[layer + "self_attn.o_proj.{p:weight|bias}"] = S("blk.{L}.attn_output.{p}")
     gguf[layer + "mlp.{x:gate|up|down}_proj.{p:weight|bias}"] = S("blk.{L}.ffn_{x}.{p}")
     gguf.drop("rope_freqs.weight", why="factors of llama3 rope: checked when the config is read from the metadata")
     return gguf
+
+
+def in_halves(x: str, head_dim: int) -> dict[str, Expr]:
+    """The weight and the bias of q or k, whose rows are in rope pairs in files."""
+    half, heads = head_dim // 2, {"q": "h", "k": "g"}[x]
+    rows, halves = f"({heads} pair two)", f"({heads} d:(two pair))"
+    weight = S(f"blk.{{L}}.attn_{x}.weight", f"{rows} m", pair=half, two=2)
+    bias = S(f"blk.{{L}}.attn_{x}.bias", rows, pair=half, two=2)
+    return {
+        "weight": weight.mv(f"{rows} m -> {halves} m", pair=half, two=2),
+        "bias": bias.mv(f"{rows} -> {halves}", pair=half, two=2),
+    }
 
 
 def derived(hyper: Hyperparameters) -> dict[str, Any]:

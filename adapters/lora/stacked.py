@@ -1,7 +1,7 @@
 """Experts of a layer in one tensor: names in adapters for tensors that a checkpoint publishes expert by expert.
 
 Sources: `conversion_mapping.py` of transformers 5, which concatenates gate and up, [e, 2f, m]; `SwitchGLU` of mlx-lm
-(mlx_lm/models/switch_layers.py).
+(mlx_lm/models/switch_layers.py), and its `SwitchMLP` for experts without gates.
 """
 
 from __future__ import annotations
@@ -26,10 +26,14 @@ def stacked(signature: Signature, read: Mapping[str, str]) -> tuple[Adapter, ...
             continue
         block, x = found.groups()
         f = sizes_of(declared.axes)["f"]
-        gate, up = S(f"{block}.experts.gate_up_proj", "e (f | f) m").split(1, f, f)
-        transformers[name] = {"gate": gate, "up": up, "down": S(f"{block}.experts.down_proj", "e m f")}[x]
-        place = read[name].partition(".experts.")[0]
-        mlx[name] = S(f"{place}.switch_mlp.{x}_proj.weight", "e m f" if x == "down" else "e f m")
+        gated, stored = f"{block}.experts.gate_proj" in signature, "e m f" if x == "down" else "e f m"
+        if gated and x != "down":
+            gate, up = S(f"{block}.experts.gate_up_proj", "e (f | f) m").split(1, f, f)
+            transformers[name] = gate if x == "gate" else up
+        else:
+            transformers[name] = S(f"{block}.experts.{x}_proj", stored)
+        place, own = read[name].partition(".experts.")[0], f"{x}_proj" if gated else {"up": "fc1", "down": "fc2"}[x]
+        mlx[name] = S(f"{place}.switch_mlp.{own}.weight", stored)
         router = f"{block}.gate.weight"
         if x == "gate" and router in signature:
             transformers[router] = S(router, "out in")

@@ -17,6 +17,7 @@ from bringup.adapters.planning.quantization import quantization_words
 from bringup.compile.bundle.weights_file import write_weights
 from bringup.compile.parity.padding_rows import restore_padding_rows
 from bringup.compile.parity.quantised import Rewritten, dequantising, rewritten_scales, with_floats, without_reference
+from bringup.compile.parity.time_steps import remove_time_step_bounds
 from bringup.diagnostics import BringupError, fail
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class Reference:
         self.model = with_floats(model, config, getattr(torch, dtype))
         if restored := restore_padding_rows(self.model, checkpoint):
             self.name += f", which sets {' and '.join(restored)} to 0: compared with the checkpoint's values"
+        if remove_time_step_bounds(self.model):
+            self.name += ", without its lower bound of time steps in prompts"
 
     def logits(self, tokens: list[int]) -> np.ndarray:
         """The logits of every position, float32 [T, V]."""

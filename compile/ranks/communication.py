@@ -124,7 +124,7 @@ class Communication:
 
     def _experts(self, part: Any, name: str) -> None:
         forward: Callable[[Tensor, Tensor, Tensor], Tensor] = part.forward
-        parameter = f"{name}.gate_proj"
+        parameter = f"{name}.down_proj"
         physical = experts_of(self.whole.entries[parameter], parameter, self.parallel, self.stages)
         part.count = len(physical) // self.parallel.ep
         first, everyone = self.rank.ep * part.count, range(self.parallel.stage_ranks)

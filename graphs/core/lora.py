@@ -45,5 +45,5 @@ def _is_named(path: str, name: str) -> bool:
 
 
 def module_of(parameter: str) -> str:
-    """The module that `target_modules` names for a parameter: `q_proj` for `q_proj.weight`, `experts` for its three."""
+    """The module that `target_modules` names for a parameter: `q_proj` for `q_proj.weight`, `experts` for theirs."""
     return parameter.rpartition(".")[0]

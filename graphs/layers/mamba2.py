@@ -56,7 +56,7 @@ class Mamba2(Module):
         self.dt_bias = Param("h", h=h)
         self.A_log = Param("h", h=h)
         self.D = Param("h", h=h)
-        self.norm = GroupedRMSNorm(h * v, eps, g)
+        self.gated_norm = GroupedRMSNorm(h * v, eps, g)  # transformers' `norm` applies the gate too
         self.out_proj = Linear("out:m in:(h v)", h=h, v=v, m=m, bias=bias)
         self.state = State("sequence h k v", h=h, k=k, v=v, dtype="float32")
 
@@ -75,4 +75,4 @@ class Mamba2(Module):
         result_NHV = state_space(c_NGK, b_NGK, added_NGRV, decay_NH, self.state, step)
         result_NHV = result_NHV + self.D.float()[:, None] * x_NGRV.flatten(1, 2)
         gated_Nx = result_NHV.flatten(1) * silu(self.in_proj_gate(x_Nm).float())
-        return self.out_proj(self.norm(gated_Nx).to(x_Nm.dtype))
+        return self.out_proj(self.gated_norm(gated_Nx).to(x_Nm.dtype))

@@ -14,18 +14,21 @@ if TYPE_CHECKING:
 
 
 class Experts(Module):
-    """Gated MLPs; a token is routed to K of them: down(gated(gate(x), up(x))), weighted and summed."""
+    """MLPs; a token is routed to K of them: down(gated(gate(x), up(x))), weighted and summed.
+
+    Those that are not `gated` compute down(act(up(x))).
+    """
 
     packable = ("gate_proj", "up_proj", "down_proj")
     lora_parameters = packable
 
-    def __init__(self, e: int, m: int, f: int, activation: str, *, bias: bool = False) -> None:
+    def __init__(self, e: int, m: int, f: int, activation: str, *, bias: bool = False, gated: bool = True) -> None:
         super().__init__()
         self.count, self.activation = e, activation
-        self.gate_proj = Param("e f m", e=e, f=f, m=m)
+        self.gate_proj = Param("e f m", e=e, f=f, m=m) if gated else None
         self.up_proj = Param("e f m", e=e, f=f, m=m)
         self.down_proj = Param("e m f", e=e, f=f, m=m)
-        self.gate_proj_bias = Param("e f", e=e, f=f) if bias else None
+        self.gate_proj_bias = Param("e f", e=e, f=f) if bias and gated else None
         self.up_proj_bias = Param("e f", e=e, f=f) if bias else None
         self.down_proj_bias = Param("e m", e=e, m=m) if bias else None
         self.gate_proj_lora: ExpertSlots | None = None
@@ -33,24 +36,29 @@ class Experts(Module):
         self.down_proj_lora: ExpertSlots | None = None
 
     def add_lora(self, slots: int, rank: int) -> None:
-        """As `Linear.add_lora`, for all three parameters."""
-        e, f, m = shape_of(self.gate_proj.axes)
-        self.gate_proj_lora = ExpertSlots(slots, rank, e, m, f)
+        """As `Linear.add_lora`, for all parameters."""
+        e, f, m = shape_of(self.up_proj.axes)
+        self.gate_proj_lora = None if self.gate_proj is None else ExpertSlots(slots, rank, e, m, f)
         self.up_proj_lora = ExpertSlots(slots, rank, e, m, f)
         self.down_proj_lora = ExpertSlots(slots, rank, e, f, m)
 
     def forward(self, x_Nm: Tensor, selected_NK: Tensor, weights_NK: Tensor) -> Tensor:
         blocks = blocks_of(selected_NK, self.count)
-        slot_BR = None if self.gate_proj_lora is None else slots_of_rows(blocks)
+        slot_BR = None if self.up_proj_lora is None else slots_of_rows(blocks)
 
         def product(x_BRi: Tensor, weight: Any, bias: Tensor | None, lora: ExpertSlots | None) -> Tensor:
             y_BRo = expert_product(x_BRi, weight, bias, blocks.expert_B)
             return y_BRo if lora is None else lora(x_BRi, y_BRo, blocks.expert_B, slot_BR)
 
         x_BRm = to_blocks(x_Nm, blocks)
-        gate_BRf = product(x_BRm, self.gate_proj, self.gate_proj_bias, self.gate_proj_lora)
-        up_BRf = product(x_BRm, self.up_proj, self.up_proj_bias, self.up_proj_lora)
-        y_BRm = product(self.gated(gate_BRf, up_BRf), self.down_proj, self.down_proj_bias, self.down_proj_lora)
+        if self.gate_proj is None:
+            up_BRf = product(x_BRm, self.up_proj, self.up_proj_bias, self.up_proj_lora)
+            inner_BRf = ACTIVATIONS[self.activation](up_BRf)
+        else:
+            gate_BRf = product(x_BRm, self.gate_proj, self.gate_proj_bias, self.gate_proj_lora)
+            up_BRf = product(x_BRm, self.up_proj, self.up_proj_bias, self.up_proj_lora)
+            inner_BRf = self.gated(gate_BRf, up_BRf)
+        y_BRm = product(inner_BRf, self.down_proj, self.down_proj_bias, self.down_proj_lora)
         return from_blocks(y_BRm, weights_NK, blocks)
 
     def gated(self, gate: Tensor, up: Tensor) -> Tensor:

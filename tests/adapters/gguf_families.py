@@ -20,6 +20,7 @@ from transformers import (
     Lfm2Config,
     Lfm2MoeConfig,
     LlamaConfig,
+    NemotronHConfig,
     Qwen2Config,
     Qwen3_5MoeTextConfig,
     Qwen3_5TextConfig,
@@ -84,6 +85,10 @@ GRANITE: dict[str, Any] = {
     "layer_types": ["mamba", "attention"], "mamba_n_heads": 8, "mamba_d_state": 12, "position_embedding_type": "nope",
     "shared_intermediate_size": 26, "attention_multiplier": 0.25, "embedding_multiplier": 3.0, "logits_scaling": 2.0,
     "residual_multiplier": 0.5,
+}  # fmt: skip
+NEMOTRON: dict[str, Any] = {
+    "vocab_size": 131, "hidden_size": 36, "intermediate_size": 50, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 10, "mamba_num_heads": 8, "mamba_head_dim": 6, "n_groups": 2, "ssm_state_size": 12,
 }  # fmt: skip
 NEXT = DELTA_NETS | EXPERTS | {"intermediate_size": 44}
 CASES: dict[str, Case] = {
@@ -233,6 +238,21 @@ CASES: dict[str, Case] = {
         config=GraniteMoeHybridConfig(
             **SIZES | GRANITE | {"layer_types": ["attention"] * 2, "position_embedding_type": "rope"},
             num_local_experts=4, num_experts_per_tok=2,
+        ),
+    ),
+    "nemotron-h": Case(
+        arch=ARCH.NEMOTRON_H, base=gguf_keys.nemotron_h, tensors=gguf_tensors.nemotron_h,
+        config=NemotronHConfig(
+            **NEMOTRON, layers_block_type=["linear_attention", "mlp", "full_attention"], conv_kernel=3, use_bias=True,
+            mlp_bias=True,
+        ),
+    ),
+    "nemotron-h-moe": Case(
+        arch=ARCH.NEMOTRON_H_MOE, base=gguf_keys.nemotron_h, tensors=gguf_tensors.nemotron_h,
+        config=NemotronHConfig(
+            **NEMOTRON, layers_block_type=["full_attention", "moe", "linear_attention"], use_conv_bias=False,
+            n_routed_experts=6, num_experts_per_tok=2, routed_scaling_factor=2.5, moe_intermediate_size=22,
+            moe_shared_expert_intermediate_size=26, moe_latent_size=24,
         ),
     ),
     "qwen3-next": Case(

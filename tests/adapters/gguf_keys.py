@@ -241,3 +241,40 @@ def qwen3_5(writer: gguf.GGUFWriter, config: Config) -> None:
     """`_Qwen35MRopeMixin.set_gguf_parameters`, after those above."""
     qwen3_next(writer, config)
     writer.add_rope_dimension_sections([*config["rope_parameters"].get("mrope_section", [11, 11, 10]), 0])
+
+
+def nemotron_h(writer: gguf.GGUFWriter, config: Config) -> None:
+    """`NemotronHModel.set_gguf_parameters`, after those of its bases."""
+    kinds = config["layers_block_type"]
+    writer.add_block_count(len(kinds))
+    writer.add_context_length(2**20)
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv([config["num_key_value_heads"] * (kind == "full_attention") for kind in kinds])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_rope_dimension_count(config["head_dim"])
+    writer.add_rope_freq_base(10000)
+    writer.add_rope_scaling_finetuned(False)
+    writer.add_layer_norm_eps(config["layer_norm_epsilon"])
+    writer.add_layer_norm_rms_eps(config["layer_norm_epsilon"])
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_ssm_conv_kernel(config["conv_kernel"])
+    writer.add_ssm_state_size(config["ssm_state_size"])
+    writer.add_ssm_group_count(config["n_groups"])
+    writer.add_ssm_inner_size(config["mamba_num_heads"] * config["mamba_head_dim"])
+    writer.add_ssm_time_step_rank(config["mamba_num_heads"])
+    if "moe" not in kinds:
+        writer.add_feed_forward_length([config["intermediate_size"] * (kind == "mlp") for kind in kinds])
+        return
+    writer.add_feed_forward_length([config["moe_intermediate_size"] * (kind == "moe") for kind in kinds])
+    writer.add_expert_count(config["n_routed_experts"])
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    writer.add_expert_shared_feed_forward_length(config["moe_shared_expert_intermediate_size"])
+    writer.add_expert_shared_count(config["n_shared_experts"])
+    writer.add_expert_weights_norm(config["norm_topk_prob"])
+    writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    writer.add_expert_group_count(config["n_group"])
+    if config["moe_latent_size"]:
+        writer.add_moe_latent_size(config["moe_latent_size"])

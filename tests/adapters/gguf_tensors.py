@@ -161,3 +161,22 @@ def lfm2_moe(tensors: Tensors, config: Config) -> Tensors:
     names = {name: name.replace("expert_bias", "expert_bias.bias") for name in tensors}
     names |= {name: name.removeprefix("model.") for name in tensors if ".experts." in name}
     return {names[name]: array for name, array in without_one(tensors, config).items()}
+
+
+def nemotron_h(tensors: Tensors, config: Config) -> Tensors:
+    """`NemotronHModel.modify_tensors`, which is that of Granite for the layers with Mamba 2 or attention."""
+    found: Tensors = {}
+    kinds = config["layers_block_type"]
+    for name, array in all_in_pairs(tensors, config).items():
+        if name.endswith("A_log"):
+            array = -np.exp(array)[:, None]
+        elif name.endswith("mixer.D"):
+            array = array[:, None]
+        elif "conv1d.weight" in name:
+            array = array.squeeze()
+        elif name.endswith("mixer.norm.weight") and kinds[int(name.split(".")[2])] == "linear_attention":
+            array = array.reshape(config["n_groups"], -1)
+        elif ".mixer.experts." in name:
+            name = name.replace("backbone.", "model.").replace(".mixer.", ".mlp.")
+        found[name.replace("dt_bias", "dt.bias")] = array
+    return found

@@ -58,7 +58,8 @@ def convert(
     (base or hyperparameters)(writer, config)
     words(writer, config)
     writer.add_file_type(file_type(kind))
-    names = gguf.get_tensor_name_map(arch, config.get("num_hidden_layers") or config["n_layer"])
+    layers = config.get("num_hidden_layers") or config.get("n_layer") or len(config["layers_block_type"])
+    names = gguf.get_tensor_name_map(arch, layers)
     for name, array in (stacked(found) if stack else found).items():
         if not (new := (rename or {}).get(name) or names.get_name(name, try_suffixes=(".weight", ".bias"))):
             new = apart(name, names)

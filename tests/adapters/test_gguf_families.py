@@ -37,14 +37,17 @@ def test_the_tokens_of_transformers(name: str, tmp_path: Path) -> None:
     llama_cpp.assert_same_tokens(open_job(None, str(file)), folder, tmp_path / "bundle", target="torch")
 
 
-def test_rows_of_granite_s_queries_are_in_halves_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "attention", "module"), [("granitemoehybrid", 1, "self_attn"), ("nemotron-h", 2, "mixer")]
+)
+def test_rows_of_queries_are_in_halves_again(name: str, attention: int, module: str, tmp_path: Path) -> None:
     """Without rope, the logits do not depend on the order of a head's channels."""
-    folder, file = gguf_families.write(CASES["granitemoehybrid"], tmp_path)
+    folder, file = gguf_families.write(CASES[name], tmp_path)
     found, wanted = (open_job(None, str(path)) for path in (file, folder))
     ours, theirs = (materialise(job.plan, job.checkpoint) for job in (found, wanted))
     for x in "qkv":
-        name = f"model.layers.1.self_attn.{x}_proj.weight"
-        assert np.array_equal(ours[name], theirs[name])
+        parameter = f"model.layers.{attention}.{module}.{x}_proj.weight"
+        assert np.array_equal(ours[parameter], theirs[parameter])
     assert np.allclose(ours["model.layers.0.mixer.A_log"], theirs["model.layers.0.mixer.A_log"], rtol=1e-6)
 
 
@@ -86,7 +89,9 @@ def test_experts_in_mxfp4(tmp_path: Path) -> None:
         assert np.array_equal(array, wanted.reshape(array.shape))
 
 
-@pytest.mark.parametrize(("name", "layers", "hidden"), [("glm4-moe", 2, 30), ("qwen3-5", 3, 36)])
+@pytest.mark.parametrize(
+    ("name", "layers", "hidden"), [("glm4-moe", 2, 30), ("qwen3-5", 3, 36), ("nemotron-h-moe", 3, 36)]
+)
 def test_the_layer_of_a_draft_is_dropped(name: str, layers: int, hidden: int, tmp_path: Path) -> None:
     """`block_count` counts the draft's layer, which comes last."""
     case = CASES[name]

@@ -71,6 +71,13 @@ CASES: dict[str, Case] = {
         "granitemoehybrid",
         {"r": 4, "target_modules": ["in_proj", "out_proj", "input_linear", "output_linear", "k_proj"]},
     ),
+    "nemotron_h-experts-without-gates": Case(
+        "nemotron_h",
+        {
+            "r": 4, "target_modules": ["in_proj", "up_proj", "v_proj"],
+            "target_parameters": ["mixer.experts.up_proj", "mixer.experts.down_proj"],
+        },
+    ),
     "gpt_neox-fused-by-head": Case("gpt_neox", {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}),
 }  # fmt: skip
 

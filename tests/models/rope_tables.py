@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 MODULES = {"exaone": "rotary"}  # of another name than `rotary_emb`
-WITHOUT_ROPE = {"gpt2", "bloom"}
+WITHOUT_ROPE = {"gpt2", "bloom", "nemotron_h"}
 TABLES = ("inv_freq", "cos_cached", "sin_cached")
 ATTENTION = re.compile(r"(.*?)((?:layers|h|midlayer)\.(?:\d+\.)?(?:self_attn|attention|attn)\.(?:attention\.)?)[^.]+\.")
 

@@ -57,6 +57,7 @@ ON_CPU: dict[str, tuple[str, ...]] = {
     "llama": ("one-key-head-biases", "mistral-layer-types", "smollm2-tied-bfloat16", "mistral-window-bfloat16"),
     "llava": ("llama",),
     "mixtral": ("more-experts-than-tokens", "window-tied"),
+    "nemotron_h": ("groups-latent-biases",),
     "olmo2": ("biases-llama3",),
     "phi3": ("longrope-part-turns-tied",),
     "qwen": ("odd-heads",),
@@ -86,7 +87,7 @@ SAME_OPERATIONS = {
 MORE = ("gpt_oss_mxfp4", "rare_words")  # files of cases beside the families' own
 # The cases in which every tensor matters, where that is not so in each: no token may choose some of the experts.
 EVERY_TENSOR_MATTERS = {
-    "deepseek_v3": ("groups-yarn",), "deepseek_v32": ("few-keys-yarn",),
+    "deepseek_v3": ("groups-yarn",), "deepseek_v32": ("few-keys-yarn",), "nemotron_h": ("groups-latent-biases",),
     "deepseek_mtp": (), "eagle3": (), "gpt_oss_mxfp4": (), "llava": (), "mixtral": (), "rare_words": (),
 }  # fmt: skip
 # The cases whose keys are walked, where they are not those of ON_CPU; drafts: test_deepseek_mtp_keys.py.
