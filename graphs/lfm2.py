@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from bringup.graphs.config.aliases import older_keys
 from bringup.graphs.config.fields import MOST_ELEMENTS, Fields
 from bringup.graphs.core.module import Module
 from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, RecurrentLayer, read_common
@@ -61,16 +62,6 @@ def read_lfm2(fields: Fields, with_attention: tuple[bool, ...], keys: Mapping[st
     fields.only("hidden_act", "silu")
     taps, bias = fields.size("conv_L_cache", 3), fields.get("conv_bias", bool, False)
     return dict(**common, with_attention=with_attention, taps=taps, conv_bias=bias)
-
-
-def older_keys(fields: Fields, older: Mapping[str, str]) -> dict[str, str]:
-    """Those of the keys that the config has under their older names, which transformers prefers."""
-    found = {key: name for key, name in older.items() if name in fields.raw}
-    for key, name in found.items():
-        fields.read.add(key)
-        if key in fields.raw and fields.raw[key] != fields.raw[name]:
-            fields.overridden(key, fields.raw[key], fields.path(name), fields.raw[name])
-    return found
 
 
 def attention_layers(fields: Fields, layers: int) -> tuple[bool, ...]:

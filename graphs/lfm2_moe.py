@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
+from bringup.graphs.config.aliases import older_keys
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.moe import RoutingConfig
 from bringup.graphs.core.module import Module
 from bringup.graphs.layers.mlp import GatedMLP
 from bringup.graphs.layers.moe_experts import Experts
 from bringup.graphs.layers.moe_shared import SigmoidRouter
-from bringup.graphs.lfm2 import Lfm2, Lfm2Config, attention_layers, older_keys, read_lfm2
+from bringup.graphs.lfm2 import Lfm2, Lfm2Config, attention_layers, read_lfm2
 
 if TYPE_CHECKING:
     from torch import Tensor

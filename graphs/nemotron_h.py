@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from bringup.graphs.config.aliases import older_keys
 from bringup.graphs.config.fields import MOST_LAYERS, Fields
 from bringup.graphs.config.mamba import UNLIMITED, MambaConfig
 from bringup.graphs.config.moe import RoutingConfig
@@ -20,7 +21,6 @@ from bringup.graphs.layers.mamba2 import Mamba2
 from bringup.graphs.layers.moe_experts import Experts
 from bringup.graphs.layers.moe_shared import SigmoidRouter
 from bringup.graphs.layers.norm import Float32RMSNorm
-from bringup.graphs.lfm2 import older_keys
 from bringup.graphs.ops.activation import ACTIVATIONS
 from bringup.shown import shown
 

@@ -1,6 +1,8 @@
-"""A second name of a config key, which transformers reads by `attribute_map` of its configuration class."""
+"""Second names of config keys, which transformers prefers to the first: by `attribute_map`, or as older names."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from bringup.graphs.config.fields import Fields
 
@@ -18,3 +20,13 @@ def read_alias(fields: Fields, alias: str, key: str) -> None:
     fields.read.add(alias)
     fields.elsewhere[key] = fields.path(alias)
     fields.raw = {**fields.raw, key: value}
+
+
+def older_keys(fields: Fields, older: Mapping[str, str]) -> dict[str, str]:
+    """Those of the keys that the config has under their older names, with these names."""
+    found = {key: name for key, name in older.items() if name in fields.raw}
+    for key, name in found.items():
+        fields.read.add(key)
+        if key in fields.raw and fields.raw[key] != fields.raw[name]:
+            fields.overridden(key, fields.raw[key], fields.path(name), fields.raw[name])
+    return found
