@@ -39,7 +39,7 @@ CHUNK_COLUMNS = {
     "state_space": {16: 16, 32: 16, 64: 16, 128: 32, 256: 16},
 }
 CHUNK_HEADS = 32  # value heads whose decays a program of `state_space_chunks` adds at a time
-RESULTS = ("scores_SGCC", "sums_SHC", "solved_SHCC", "seen_SHCC", "factors_SHFC")  # of the first kernel for chunks
+RESULTS = ("scores_SGCC", "factors_SHFC", "solved_SHCC", "seen_SHCC")  # of the first kernel for chunks
 
 
 def recurrent(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
@@ -132,11 +132,11 @@ def _in_chunks(
     is_delta = "beta_NH" in operands
     stem, programs = ("delta_chunks", heads) if is_delta else ("state_space_chunks", groups)
     shapes = {
-        **{"scores_SGCC": (slots, groups, CHUNK, CHUNK), "sums_SHC": (slots, heads, CHUNK)},
+        "scores_SGCC": (slots, groups, CHUNK, CHUNK),
         **dict.fromkeys(("solved_SHCC", "seen_SHCC"), (slots, heads, CHUNK, CHUNK)),
         "factors_SHFC": (slots, heads, 4, CHUNK),
     }
-    results = RESULTS[2:] if is_delta else RESULTS[:2]
+    results = RESULTS[1:] if is_delta else RESULTS[:2]
     places, end = workspace([4 * prod(shapes[name]) for name in results])
     scratch: dict[str, Parameter] = {
         name: dense_tensor(place, WIDE, shapes[name]) for name, place in zip(results, places, strict=True)

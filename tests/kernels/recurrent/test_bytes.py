@@ -65,9 +65,9 @@ def test_chunks_of_the_delta_rule() -> None:
 
 @pytest.mark.slow
 def test_chunks_of_the_state_space() -> None:
-    """As those of the delta rule. The results are a square of each key head, and a sum of each token and head."""
+    """As those of the delta rule. The results are a square of each key head, and factors of each head."""
     f = state_space(CHUNKS, (1, 3), SIZES, ("bfloat16", "float32"), decode=False)
     chunks, states = in_chunks(f, ("qk", "v", "state", "out"), ("decay",))
     assert chunks["qk"] == (2 * SIZES[0] * 110 * 2, 0)
-    results = (3 + 2) * 4 * (32**2 + 3 * 32)
+    results = (3 + 2) * 4 * (32**2 + 3 * (3 * 32 + 1))
     assert (chunks[SCRATCH], states[SCRATCH]) == ((0, results), (results, 0))

@@ -86,7 +86,7 @@ def test_a_chunk_of_equal_keys() -> None:
     f = delta_rule(step, (1, 2), (24, 16), "bfloat16", decode=False)
     f.arrays["qkv"][..., 24:48] = f.arrays["qkv"][0, :, 24:48]
     f.arrays["decay"][:], f.arrays["beta"][:] = 0, 1
-    check(f, step, *expected_delta_rule(f, step), "bfloat16", IN_CHUNKS)
+    check(f, step, *expected_delta_rule(f, step), "bfloat16", 2 * IN_CHUNKS)  # nothing decays: more errors add up
 
 
 def test_softplus_of_small_arguments() -> None:

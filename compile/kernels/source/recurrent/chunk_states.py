@@ -7,14 +7,15 @@ import triton
 import triton.language as tl
 
 from bringup.compile.kernels.source.launches import let_next_start, wait_for_last
+from bringup.compile.kernels.source.recurrent.decays import decays_between
 from bringup.compile.kernels.source.recurrent.exact_products import exact_product
 from bringup.compile.kernels.source.recurrent.sequences import tokens_of
 
 
 @triton.jit
 def chunk_states(
-    q_NGK, k_NGK, v_NGRV, scores_SGCC, sums_SHC, solved_SHCC, seen_SHCC, factors_SHFC, state_SHKV, starts, rows_B,
-    lengths_B, out_NHV,
+    q_NGK, k_NGK, v_NGRV, scores_SGCC, factors_SHFC, solved_SHCC, seen_SHCC, state_SHKV, starts, rows_B, lengths_B,
+    out_NHV,
     N: tl.constexpr, B: tl.constexpr, H: tl.constexpr, R: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     C: tl.constexpr, PADDING: tl.constexpr, Q_ROW: tl.constexpr, Q_HEAD: tl.constexpr, K_ROW: tl.constexpr,
     K_HEAD: tl.constexpr, V_ROW: tl.constexpr, V_GROUP: tl.constexpr, V_HEAD: tl.constexpr, S_ROW: tl.constexpr,
@@ -26,10 +27,10 @@ def chunk_states(
     A program has the state S of BV columns of a head in registers. With updates u, a chunk has the results
     b · (q · S) + seen · u; the state after it is d · S + kᵀ · (c · u).
 
-    Of the delta rule, `solved`, `seen` and the factors a, b, c and d are the results of `delta_chunks`, and u is
-    solved · (v - a · (k · S)). Of the state space, with the sums D of decays by `state_space_chunks`, `seen` is the
-    lower exp(D_i - D_j) · scores_ij, b is exp(D), c is exp(D_end - D), d is exp(D_end), and u is v. The operands of the
-    other operation are None.
+    The factors a, b, c and d are results of the first kernel. Of the delta rule, so are `solved` and `seen`, and u is
+    solved · (v - a · (k · S)). Of the state space, a is the decay of the token after each, `seen` is the lower
+    P_ij · scores_ij for the decays P_ij from token j to token i, and u is v. The operands of the other operation are
+    None.
 
     dtypes: q and k bfloat16; v float32, bfloat16 or float16; state float32. PADDING, KNOWN: as in `linear_attention`.
     Bytes: the state once in each direction, v and the result once; q, k and what is known of a chunk once for each of
@@ -70,26 +71,22 @@ def chunk_states(
         own = start + at[:, None] < count
         k = tl.load(keys + n * K_ROW + at[:, None] * K_ROW, mask=own & of_k[None, :], other=0.0)
         v = tl.load(values + n * V_ROW + at[:, None] * V_ROW, mask=own & of_v[None, :], other=0.0)
-        if sums_SHC is not None:
-            sums = sums_SHC + (slot * H + h) * C
-            of_token, total = tl.load(sums + at), tl.load(sums + C - 1)
-            of_query, of_update, gate = tl.exp(of_token), tl.exp(total - of_token), tl.exp(total)
+        factors = factors_SHFC + (slot * H + h) * 4 * C
+        of_key = tl.load(factors + at)
+        if scores_SGCC is not None:
             scores = tl.load(scores_SGCC + (slot * (H // R) + h // R) * C * C + within)
-            earlier = at[:, None] >= at[None, :]
-            apart = tl.load(sums + at)[:, None] - tl.load(sums + at)[None, :]
-            seen = tl.where(earlier, tl.exp(tl.where(earlier, apart, 0.0)) * scores, 0.0)
+            seen = tl.where(at[:, None] >= at[None, :], decays_between(of_key, C) * scores, 0.0)
             updates = v if v.dtype == tl.bfloat16 else v.to(tl.float32)
         else:
-            factors = factors_SHFC + (slot * H + h) * 4 * C
-            of_key, of_query = tl.load(factors + at), tl.load(factors + C + at)
-            of_update, gate = tl.load(factors + 2 * C + at), tl.load(factors + 3 * C)
             solved = tl.load(solved_SHCC + (slot * H + h) * C * C + within)
             missing = v.to(tl.float32) - of_key[:, None] * exact_product(k, state, None)
             updates = exact_product(solved, missing, None)
             seen = tl.load(seen_SHCC + (slot * H + h) * C * C + within)
+        of_query, gate = tl.load(factors + C + at), tl.load(factors + 3 * C)
         q = tl.load(queries + n * Q_ROW + at[:, None] * Q_ROW, mask=own & of_k[None, :], other=0.0)
         result = of_query[:, None] * exact_product(q, state, None)
         result = exact_product(seen, updates, result)
+        of_update = tl.load(factors + 2 * C + at)  # loaded before the products, some kernels spilled
         state = exact_product(tl.trans(k), of_update[:, None] * updates.to(tl.float32), gate * state)
         tl.store(
             results + n * (H * V) + at[:, None] * (H * V), result.to(out_NHV.dtype.element_ty), mask=own & of_v[None, :]

@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 
 from bringup.compile.kernels.source.launches import let_next_start, wait_for_last
+from bringup.compile.kernels.source.recurrent.decays import decays_between
 from bringup.compile.kernels.source.recurrent.exact_products import exact_product
 from bringup.compile.kernels.source.recurrent.sequences import chunk_of
 
@@ -38,7 +39,7 @@ def _inverse(lower):
 
 @triton.jit
 def delta_chunks(
-    q_NGK, k_NGK, decay_NH, beta_NH, starts, solved_SHCC, seen_SHCC, factors_SHFC,
+    q_NGK, k_NGK, decay_NH, beta_NH, starts, factors_SHFC, solved_SHCC, seen_SHCC,
     B: tl.constexpr, H: tl.constexpr, R: tl.constexpr, K: tl.constexpr, C: tl.constexpr, ENDS: tl.constexpr,
     Q_ROW: tl.constexpr, Q_HEAD: tl.constexpr, K_ROW: tl.constexpr, K_HEAD: tl.constexpr, D_ROW: tl.constexpr,
     D_HEAD: tl.constexpr, B_ROW: tl.constexpr, B_HEAD: tl.constexpr, SCALE: tl.constexpr, EPS: tl.constexpr,
@@ -47,10 +48,9 @@ def delta_chunks(
 ):  # fmt: skip
     """Grid: slots of chunks, H. A program has the C tokens of a chunk and one head.
 
-    With sums D of the decays since the chunk began, q and k of length 1, and the strictly lower
-    A_ij = beta_i · exp(D_i - D_j) · k_i · k_j, `solved` is (1 + A)⁻¹ · beta, `seen` is the lower
-    exp(D_i - D_j) · q_i · k_j. `factors` are exp(D) / |k|, exp(D) / |q|, exp(D_end - D) / |k| and exp(D_end), the last
-    in its first element.
+    With the decay P_ij from token j to token i, those p since the chunk began and e to its end, q and k of length 1,
+    and the strictly lower A_ij = beta_i · P_ij · k_i · k_j, `solved` is (1 + A)⁻¹ · beta, `seen` is the lower
+    P_ij · q_i · k_j. `factors` are p / |k|, p / |q|, e / |k| and the decay of the chunk, the last in its first element.
 
     dtypes: q and k bfloat16; decay and beta float32, bfloat16 or float16; the results float32. C is 32. BK: K, rounded
     up to a power of two. ENDS: B, rounded up to a power of two. Bytes: q and k once for each of the R value heads of a
@@ -69,23 +69,24 @@ def delta_chunks(
     q = tl.load(q_NGK + h // R * Q_HEAD + n[:, None] * Q_ROW + at_k[None, :], mask=part, other=0.0)
     k = tl.load(k_NGK + h // R * K_HEAD + n[:, None] * K_ROW + at_k[None, :], mask=part, other=0.0)
     decay = tl.load(decay_NH + h * D_HEAD + n * D_ROW, mask=own, other=0.0).to(tl.float32)
+    after = (at + 1 < count) & (at + 1 < C)
+    next_decay = tl.load(decay_NH + h * D_HEAD + (n + 1) * D_ROW, mask=after, other=0.0).to(tl.float32)
     beta = tl.load(beta_NH + h * B_HEAD + n * B_ROW, mask=own, other=0.0).to(tl.float32)
     wide_q, wide_k = q.to(tl.float32), k.to(tl.float32)
     q_unit = tl.rsqrt(tl.sum(wide_q * wide_q, 1) + EPS) * SCALE
     k_unit = tl.rsqrt(tl.sum(wide_k * wide_k, 1) + EPS)
-    sums, total = tl.cumsum(decay, 0), tl.sum(decay, 0)
     row, column = at[:, None], at[None, :]
-    apart = tl.exp(tl.where(row >= column, sums[:, None] - sums[None, :], 0.0)) * k_unit[None, :]
+    apart = decays_between(next_decay, C) * k_unit[None, :]
     keys = tl.dot(k, tl.trans(k))
     lower = tl.where(row > column, (beta * k_unit)[:, None] * apart * keys, 0.0)
     place = (slot.to(tl.int64) * H + h) * C
     square = place * C + row * C + column
     seen = tl.where(row >= column, q_unit[:, None] * apart * tl.dot(q, tl.trans(k)), 0.0)
     tl.store(seen_SHCC + square, seen)
-    tl.store(solved_SHCC + square, _inverse(lower) * beta[None, :])
-    since, until = tl.exp(sums), tl.exp(total - sums)
+    since, until = tl.exp(tl.cumsum(decay, 0)), tl.exp(tl.cumsum(next_decay, 0, reverse=True))
     factors = factors_SHFC + place * 4 + at
     tl.store(factors, since * k_unit)
     tl.store(factors + C, since * q_unit)
     tl.store(factors + 2 * C, until * k_unit)
-    tl.store(factors_SHFC + place * 4 + 3 * C, tl.exp(total))
+    tl.store(factors_SHFC + place * 4 + 3 * C, tl.exp(tl.sum(decay, 0)))
+    tl.store(solved_SHCC + square, _inverse(lower) * beta[None, :])

@@ -11,7 +11,7 @@ from bringup.compile.kernels.source.recurrent.sequences import chunk_of
 
 @triton.jit
 def state_space_chunks(
-    q_NGK, k_NGK, decay_NH, starts, scores_SGCC, sums_SHC,
+    q_NGK, k_NGK, decay_NH, starts, scores_SGCC, factors_SHFC,
     B: tl.constexpr, H: tl.constexpr, R: tl.constexpr, K: tl.constexpr, C: tl.constexpr, ENDS: tl.constexpr,
     Q_ROW: tl.constexpr, Q_HEAD: tl.constexpr, K_ROW: tl.constexpr, K_HEAD: tl.constexpr, D_ROW: tl.constexpr,
     D_HEAD: tl.constexpr, BK: tl.constexpr, BR: tl.constexpr,
@@ -19,8 +19,9 @@ def state_space_chunks(
 ):  # fmt: skip
     """Grid: slots of chunks, G. A program has the C tokens of a chunk, one key head and its R value heads.
 
-    `scores` are q_i · k_j of all tokens i and j, `sums` those of the decays since the chunk began, with 0 as the decay
-    of tokens past its end.
+    `scores` are q_i · k_j of all tokens i and j. `factors` are the decay of the token after each, and as exp of sums of
+    decays those since the chunk began, those to its end, and that of the chunk, the last in its first element. Past the
+    end of a sequence, decays are 0.
 
     dtypes: q and k bfloat16; decay float32, bfloat16 or float16; the results float32. BK: K, rounded up to a power of
     two. BR: value heads at a time. ENDS: B, rounded up to a power of two. Bytes: each operand and each result once.
@@ -44,6 +45,11 @@ def state_space_chunks(
         of_r, h = r + at_r < R, g * R + r + at_r
         place = decay_NH + n[:, None] * D_ROW + h[None, :] * D_HEAD
         decay = tl.load(place, mask=own[:, None] & of_r[None, :], other=0.0).to(tl.float32)
-        tl.store(
-            sums_SHC + (slot.to(tl.int64) * H + h[None, :]) * C + at[:, None], tl.cumsum(decay, 0), mask=of_r[None, :]
-        )
+        after = (at + 1 < count) & (at + 1 < C)
+        next_decay = tl.load(place + D_ROW, mask=after[:, None] & of_r[None, :], other=0.0).to(tl.float32)
+        heads = factors_SHFC + (slot.to(tl.int64) * H + h) * 4 * C
+        factors = heads[None, :] + at[:, None]
+        tl.store(factors, next_decay, mask=of_r[None, :])
+        tl.store(factors + C, tl.exp(tl.cumsum(decay, 0)), mask=of_r[None, :])
+        tl.store(factors + 2 * C, tl.exp(tl.cumsum(next_decay, 0, reverse=True)), mask=of_r[None, :])
+        tl.store(heads + 3 * C, tl.exp(tl.sum(decay, 0)), mask=of_r)
