@@ -104,7 +104,6 @@ def test_state_space(groups: int, repeats: int, k: int, v: int, dtype: str, dtyp
     def inputs(tokens: int) -> list[Tensor]:
         qk, values = torch.randn(tokens, 3 + 2 * groups * k), torch.randn(tokens, heads * v) / 8  # results of about 1
         kinds = getattr(torch, dtype), getattr(torch, dtype_of_v)
-        # The reference multiplies by exponentials of sums of decays, which lose digits if the sums are large.
         return [qk.to(kinds[0]), values.to(kinds[1]), -0.3 * torch.rand(tokens, heads)]
 
     check(op, inputs, torch.full((ROWS, heads, k, v), torch.nan), machine)
