@@ -55,6 +55,7 @@ def installed(core: dict[str, str], good: Path, tmp_path_factory: pytest.TempPat
     return *perform({"checkpoint": str(good), "args": "--tp 3"}, core, folder, install=True), folder
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_fits(installed: tuple[int, str, Path], core: dict[str, str]) -> None:
     code, printed, folder = installed
     assert code == 0, printed
@@ -63,6 +64,7 @@ def test_a_checkpoint_that_fits(installed: tuple[int, str, Path], core: dict[str
     assert "ModuleNotFoundError" in without.stdout
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_does_not(
     installed: tuple[int, str, Path], core: dict[str, str], bad: Path, tmp_path: Path
 ) -> None:
@@ -74,6 +76,7 @@ def test_a_checkpoint_that_does_not(
     assert [each["ruleId"] for each in results] == ["BU101"]
 
 
+@pytest.mark.slow
 def test_a_lock_that_has_drifted(
     installed: tuple[int, str, Path], core: dict[str, str], good: Path, bad: Path, tmp_path: Path
 ) -> None:
@@ -92,6 +95,7 @@ def test_the_workflow_names_inputs_of_the_action() -> None:
     assert [step["with"].keys() <= ACTION["inputs"].keys() for step in uses] == [True]
 
 
+@pytest.mark.slow
 def test_commands_without_torch(
     installed: tuple[int, str, Path], core: dict[str, str], good: Path, tmp_path: Path
 ) -> None:

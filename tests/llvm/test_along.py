@@ -28,7 +28,13 @@ def test_a_vocabulary_that_is_no_multiple_of_eight_is_packed_along_columns():
 
 @pytest.mark.parametrize("activations", ["", "int8"])
 @pytest.mark.parametrize(
-    ("form", "machine"), [(form, name) for form in ALONG for name in MACHINES if form.endswith("8") or name == "host"]
+    ("form", "machine"),
+    [
+        pytest.param(form, name, marks=() if name == "host" else pytest.mark.slow)
+        for form in ALONG
+        for name in MACHINES
+        if form.endswith("8") or name == "host"
+    ],
 )
 def test_one_row(form: str, activations: str, machine: str) -> None:
     """Rows after the last four; channels that fill vectors of 16 words."""

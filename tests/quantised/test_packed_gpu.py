@@ -29,7 +29,8 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return parity.save_checkpoint(LlamaConfig(**SIZES), tmp_path_factory.mktemp("llama"))
 
 
-@pytest.mark.parametrize("recipe", ["int4-g32", pytest.param("int8", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["int4-g32", "int8"])
 def test_llama(llama: Path, recipe: str, tmp_path: Path) -> None:
     job = open_job(checkpoint=llama, options=GraphOptions(quantize=recipe))
     _assert_same_logits(job, tmp_path)

@@ -23,6 +23,7 @@ from tests.quantised.int4_formats import FORMATS as INT4
 
 FORMS = {**FORMATS, **INT4}
 FEW = ("fp8-tensor", "modelopt-nvfp4", "ct-int4", "gptq")
+EACH = [form if form in FEW else pytest.param(form, marks=pytest.mark.slow) for form in FORMS]
 Stored = tuple[Mapping[str, np.ndarray], Mapping[str, Any]]
 Read = Callable[[str, str], Stored]
 APART = LOOPS.replace('("gate", "up", "down")', '("up", "down")').replace(
@@ -71,7 +72,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize(("old", "new", "module"), NAMES)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", EACH)
 def test_one_finding_names_the_module(read: Read, form: str, old: str, new: str, module: str) -> None:
     floats, quantised = (read(model_of(form), each) for each in ("", form))
     report = checked(renamed(quantised, old, new))
@@ -111,7 +112,7 @@ RULES = [
 
 @pytest.mark.parametrize("wrong", ["rule", "checkpoint"])
 @pytest.mark.parametrize(("text", "rule", "other_rule", "old", "new"), RULES, ids=["module", "matrix"])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", EACH)
 def test_the_rule_is_corrected(
     read: Read, tmp_path: Path, form: str, text: str, rule: str, other_rule: str, old: str, new: str, wrong: str
 ) -> None:

@@ -39,6 +39,7 @@ def answers_of(batch: Batch) -> list[list[int]]:
     return list(found.values())
 
 
+@pytest.mark.slow
 def test_tokens_are_those_of_single_runs(bundle: Path) -> None:
     alone = load(bundle, "reference")
     wanted = [list(alone.generate(prompt, max_new_tokens=NEW)) for prompt in PROMPTS]
