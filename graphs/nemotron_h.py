@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from bringup.graphs.config.aliases import older_keys
+from bringup.graphs.config.aliases import older_keys, read_alias
 from bringup.graphs.config.fields import MOST_LAYERS, Fields
 from bringup.graphs.config.mamba import UNLIMITED, MambaConfig
 from bringup.graphs.config.moe import RoutingConfig
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bringup.graphs.core.step import Step
 
 PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+LETTERS = "hybrid_override_pattern"
 KINDS = {"linear_attention": "mamba", "full_attention": "attention"} | {kind: kind for kind in PATTERN.values()}
 OLDER = {
     "n_groups": "mamba_n_groups", "conv_kernel": "mamba_d_conv", "use_conv_bias": "mamba_conv_bias",
@@ -63,6 +64,7 @@ class NemotronHConfig(DecoderConfig):
             fields, (None,) * len(kinds), keys=names, activation="relu2", nulls=("num_key_value_heads",), partial=1.0,
             **absent,
         )  # fmt: skip
+        read_alias(fields, "num_local_experts", "n_routed_experts")
         routing = RoutingConfig.from_fields(fields, experts=8, per_token=2, groups=1, topk_groups=1, factor=1.0)
         _read_unused(fields, common)
         return cls(
@@ -80,19 +82,35 @@ class NemotronHConfig(DecoderConfig):
 
 
 def _kinds(fields: Fields) -> tuple[str, ...]:
-    """By `layers_block_type` or `layer_types`, else by the letters of `hybrid_override_pattern`, as in transformers."""
-    stated = {key: kinds for key in ("layers_block_type", "layer_types") if (kinds := fields.strings(key)) is not None}
-    if (letters := fields.optional("hybrid_override_pattern", str)) is not None:
-        stated["hybrid_override_pattern"] = [PATTERN.get(letter, letter) for letter in letters]
-    key, types = next(iter(stated.items()), ("", ["mamba", "moe", "attention", "mlp"]))
+    """By `layers_block_type`, else by the letters of `hybrid_override_pattern`, as in transformers."""
+    fields.read.add("num_hidden_layers")
+    read_alias(fields, "layer_types", "layers_block_type")
+    key, types, letters = "layers_block_type", fields.strings("layers_block_type"), None
+    if types is None or fields.optional(LETTERS, str) is not None:
+        letters = [PATTERN.get(letter, letter) for letter in fields.get(LETTERS, str, "ME*-")]
+    if types is None:
+        key, types = LETTERS, letters or []
     kinds = tuple(KINDS[kind] for kind in types if kind in KINDS)
     if not 0 < len(types) == len(kinds) <= MOST_LAYERS:
-        known = ", ".join(PATTERN) if key == "hybrid_override_pattern" else ", ".join(KINDS)
-        fields.error("BU122", f"`{key}` is {shown(fields.raw[key])}; 1 to {MOST_LAYERS} of {known}", key)
+        known = f"1 to {MOST_LAYERS} of {', '.join(PATTERN if key == LETTERS else KINDS)}"
+        message = f"config sets `{key}` = {shown(fields.raw[key])}; the nemotron_h graph implements {known}"
+        fields.error("BU122", message, key)
         return tuple(PATTERN.values())
-    if "num_hidden_layers" in fields.raw and (layers := fields.layers("num_hidden_layers")) != len(kinds):
-        fields.overridden("num_hidden_layers", layers, fields.path(key), fields.raw.get(key))
+    if letters is not None and letters != list(kinds):
+        fields.overridden(LETTERS, fields.raw[LETTERS], fields.path(key), fields.raw[key])
+    _check_number(fields, key, len(kinds))
     return kinds
+
+
+def _check_number(fields: Fields, key: str, layers: int) -> None:
+    """Compares `num_hidden_layers`, which transformers does not read, with the number of kinds that `key` states."""
+    if fields.raw.get("num_hidden_layers") is not None and (stated := fields.layers("num_hidden_layers")) != layers:
+        if key not in fields.raw:
+            message = f"config sets `num_hidden_layers` = {stated}, but not what each has; the default has {layers}"
+            fields.error("BU121", message, "num_hidden_layers", "add `hybrid_override_pattern` or `layers_block_type`")
+        elif fields.valid(key):
+            fields.overridden("num_hidden_layers", stated, fields.path(key), fields.raw[key])
+    fields.raw = {**fields.raw, "num_hidden_layers": layers}  # limits the number of experts
 
 
 def _mamba(fields: Fields) -> MambaConfig:

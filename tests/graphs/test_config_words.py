@@ -179,6 +179,8 @@ ALIASES = [
     ("deepseek_v2", "num_experts", "n_routed_experts"),
     ("deepseek_v3", "num_local_experts", "n_routed_experts"),
     ("granitemoehybrid", "layers_block_type", "layer_types"),
+    ("nemotron_h", "layer_types", "layers_block_type"),
+    ("nemotron_h", "num_local_experts", "n_routed_experts"),
 ]
 
 

@@ -16,7 +16,7 @@ from bringup.adapters.apply.materialise import materialise
 from bringup.compile.job import open_job
 from bringup.compile.parity.reference import Reference
 from bringup.compile.pipeline import check
-from bringup.diagnostics import BringupError
+from bringup.diagnostics import BringupError, Severity
 from bringup.graphs.core.axes import shape_of
 from bringup.graphs.nemotron_h import NemotronHConfig as OurConfig
 from tests.graphs import published
@@ -101,6 +101,9 @@ def test_older_keys() -> None:
     [
         ({"hybrid_override_pattern": "MXM"}, "BU122", "MXM"),
         ({"hybrid_override_pattern": ""}, "BU122", "1 to 1000 of M, "),
+        ({"hybrid_override_pattern": None}, "BU121", "hybrid_override_pattern"),  # not the default in transformers
+        # the layers limit the experts
+        ({"hybrid_override_pattern": "E" * 1000, "n_routed_experts": 132}, "BU124", "more than 131 "),
         ({"layers_block_type": ["mamba", "conv"]}, "BU122", "layers_block_type"),
         ({"layers_block_type": ["mamba"] * 1001}, "BU122", "1 to 1000 of "),
         ({"n_groups": 7}, "BU121", "64 heads do not make 7 groups"),
@@ -123,10 +126,22 @@ def test_rejected_configs(keys: dict[str, Any], code: str, message: str) -> None
         OurConfig.from_hf(NANO | keys)
 
 
-@pytest.mark.filterwarnings("ignore:BU151")
-def test_a_contradicting_number_of_layers_is_a_warning() -> None:
-    (finding,) = OurConfig.read(NANO | {"num_hidden_layers": 51})[1]
-    assert (finding.code, finding.parameter) == ("BU151", "num_hidden_layers")
+@pytest.mark.parametrize(
+    ("keys", "key"),
+    [
+        ({"num_hidden_layers": 51}, "num_hidden_layers"),
+        ({"layers_block_type": ["moe"], "num_hidden_layers": None}, "hybrid_override_pattern"),
+    ],
+)
+def test_a_contradiction_is_a_warning(keys: dict[str, Any], key: str) -> None:
+    (finding,) = OurConfig.read(NANO | keys)[1]
+    assert (finding.code, finding.parameter) == ("BU151", key)
+
+
+def test_a_number_of_layers_does_not_replace_their_kinds() -> None:
+    assert OurConfig.read(GIVEN | {"num_hidden_layers": 4})[1] == []
+    (finding,) = OurConfig.read(GIVEN | {"num_hidden_layers": 52})[1]
+    assert (finding.code, finding.parameter, finding.severity) == ("BU121", "num_hidden_layers", Severity.ERROR)
 
 
 def test_short_time_steps(tmp_path: Path) -> None:
