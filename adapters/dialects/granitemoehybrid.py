@@ -78,7 +78,7 @@ def derived(hyper: Hyperparameters) -> dict[str, Any]:
     own, layers = hyper.values, by_key_heads(hyper, "mamba")
     inner, heads, hidden = own.get("ssm.inner_size"), own.get("ssm.time_step_rank"), own["embedding_length"]
     sizes: dict[str, Any] = {"mamba_d_head": inner}
-    if "mamba" not in layers["layer_types"]:
+    if "mamba" not in layers.get("layer_types", ()):
         sizes = {"mamba_n_heads": 1, "mamba_n_groups": 1, "mamba_d_head": "auto"}  # of no layer
     elif isinstance(inner, int) and isinstance(heads, int) and heads > 0:
         sizes = {"mamba_d_head": inner // heads, "mamba_expand": max(1, inner // hidden)}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from bringup.adapters.algebra.expr import S
 from bringup.adapters.dialects.dialect import DECODER, Dialect
 from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.graphs.config.fields import MOST_LAYERS
 
 if TYPE_CHECKING:
     from bringup.adapters.checkpoints.gguf_config import Hyperparameters
@@ -49,8 +50,9 @@ def by_key_heads(hyper: Hyperparameters, recurrent: str) -> dict[str, Any]:
     own = hyper.values
     stated = own.get(KEY_HEADS, own["attention.head_count"])
     if not isinstance(stated, list):
-        kind = "full_attention" if stated else recurrent
-        return {"layer_types": [kind] * own["block_count"]} | ({"num_key_value_heads": stated} if stated else {})
+        kind, layers = "full_attention" if stated else recurrent, own["block_count"]
+        types = {"layer_types": [kind] * layers} if layers <= MOST_LAYERS else {}  # more layers are an error
+        return types | ({"num_key_value_heads": stated} if stated else {})
     of_layers = cast("list[object]", stated)
     counts = [count for count in of_layers if count] or [own["attention.head_count"]]
     same = all(count == counts[0] for count in counts)

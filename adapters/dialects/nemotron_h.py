@@ -53,7 +53,6 @@ OF_EXPERTS = {
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_count": "n_shared_experts",
     "expert_shared_feed_forward_length": "moe_shared_expert_intermediate_size",
-    "expert_used_count": "num_experts_per_tok",
 }
 OF_KINDS = {"ssm_in": "mamba", "attn_q": "attention", "ffn_gate_inp": "moe"}  # others have an MLP
 
@@ -95,6 +94,8 @@ def derived(hyper: Hyperparameters) -> dict[str, Any]:
     ends = {name.partition(".")[2].partition(".")[2]: info for name, info in tensors.items() if name.startswith("blk.")}
     if "ffn_up.weight" in ends:
         found["intermediate_size"] = ends["ffn_up.weight"].shape_in(2)[0]
+    if "ffn_gate_inp.weight" in ends:
+        found["num_experts_per_tok"] = own.get("expert_used_count", 0)  # no tensor has it, and llama.cpp requires it
     return {
         **found,
         "num_hidden_layers": layers,

@@ -130,6 +130,31 @@ def test_layers_of_lfm2_without_key_heads_have_a_convolution(
         assert list(job.graph.config.with_attention) == found
 
 
+@pytest.mark.parametrize("name", ["lfm2", "granitemoehybrid-of-experts-without-mamba"])
+def test_too_many_layers_with_one_number_of_key_heads(name: str, tmp_path: Path) -> None:
+    """The kinds of all layers follow from that number."""
+
+    def words(writer: gguf.GGUFWriter, config: llama_cpp.Config) -> None:
+        CASES[name].words(writer, config)
+        gguf_keys.set_key(writer, "attention.head_count_kv", 2)
+        gguf_keys.set_key(writer, "block_count", 2**32 - 1)
+
+    _, file = gguf_families.write(CASES[name], tmp_path, words=words)
+    assert [(each.code, each.parameter) for each in open_job(None, str(file)).findings] == [
+        ("BU124", "num_hidden_layers")
+    ]
+
+
+def test_nemotron_h_needs_the_number_of_selected_experts(tmp_path: Path) -> None:
+    def words(writer: gguf.GGUFWriter, config: llama_cpp.Config) -> None:
+        writer.kv_data[0].pop(f"{writer.arch}.expert_used_count")
+
+    _, file = gguf_families.write(CASES["nemotron-h-moe"], tmp_path, words=words)
+    assert [(each.code, each.parameter) for each in open_job(None, str(file)).findings] == [
+        ("BU121", "num_experts_per_tok")
+    ]
+
+
 def test_what_a_deepseek_file_leaves_out_is_llama_cpp_s(tmp_path: Path) -> None:
     """Not what transformers' V3 has for absent keys: 8 groups, weights that add up to 1, a factor of 2.5."""
     file = tmp_path / "m.gguf"
