@@ -111,10 +111,10 @@ def _pair(
     shape = base.tensors[target].shape
     experts = len(shape) == 3
     layout = spelling.layout(embedding=part.embedding, experts=experts)
-    if any(len(info.shape) > len(parse(axes)) for info, axes in ((a, layout.a), (b, layout.b))):
-        return [_not_matrices(a, b, part.module)]
     parameter = part.module + target[len(base.own(part.module)) :]
     named = parameter if config.targets_parameter(parameter) else part.module  # patterns of the config match it
+    if named == part.module and _convolves(a, b, shape):
+        return [_not_matrices(a, b, part.module)]
     wanted = config.rank_of(named)
     ranks = [_rank(info, axes, shape[0] if experts else 1) for info, axes in ((a, layout.a), (b, layout.b))]
     rank = wanted or ranks[0]
@@ -199,6 +199,12 @@ def _not_floats(infos: Sequence[TensorInfo]) -> Diagnostic:
         file=str(infos[0].file or ""),
         tensor=names[0],
     )
+
+
+def _convolves(a: TensorInfo, b: TensorInfo, shape: Sequence[int]) -> bool:
+    """Whether factors are a convolution's, of this shape: A has its taps, and B has one tap."""
+    taps = tuple(shape[2:])
+    return bool(taps) and (a.shape[2:], b.shape[2:]) == (taps, (1,) * len(taps))
 
 
 def _not_matrices(a: TensorInfo, b: TensorInfo, module: str) -> Diagnostic:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
 
 from bringup.adapters.lora.files import open_lora
 from bringup.cli.main import cli
@@ -89,3 +90,17 @@ def test_factors_of_a_convolution(tmp_path: Path) -> None:
     assert found.code == "BU161"
     assert "lora_A.weight` [32, 32, 3]" in found.message
     assert "without `conv` in `target_modules`" in found.help
+
+
+def test_factors_with_another_axis_are_no_convolution(tmp_path: Path) -> None:
+    """Of a projection, and of each expert."""
+    settings = {"r": 4, "target_modules": ["v_proj"], "target_parameters": ["mixer.experts.up_proj"]}
+    written = write(Case("nemotron_h", settings), tmp_path)
+    file = written.lora / "adapter_model.safetensors"
+    tensors = load_file(file)
+    for name, array in tensors.items():
+        shape = (4, -1, array.shape[-1]) if "experts" in name and "lora_A" in name else (*array.shape, 1)
+        tensors[name] = array.reshape(shape)
+    save_file(tensors, file)
+    found = load_lora(open_job(checkpoint=str(written.base)), written.lora).findings
+    assert {each.code for each in found} == {"BU164"}
