@@ -34,7 +34,8 @@ LETTERS = "hybrid_override_pattern"
 KINDS = {"linear_attention": "mamba", "full_attention": "attention"} | {kind: kind for kind in PATTERN.values()}
 OLDER = {
     "n_groups": "mamba_n_groups", "conv_kernel": "mamba_d_conv", "use_conv_bias": "mamba_conv_bias",
-    "expand": "mamba_expand", "chunk_size": "mamba_chunk_size",
+    "expand": "mamba_expand", "chunk_size": "mamba_chunk_size", "time_step_limit": "mamba_dt_limit",
+    "time_step_min": "mamba_dt_min",
 }  # fmt: skip
 
 
@@ -121,6 +122,9 @@ def _mamba(fields: Fields) -> MambaConfig:
     # these do not affect the result: transformers has the number and the size of heads, and computes chunk by chunk
     fields.size(names["expand"], 2)
     fields.size(names["chunk_size"], 128)
+    # with other values, transformers' code is not the model's
+    fields.only(names["time_step_limit"], *UNLIMITED)
+    fields.only(names["time_step_min"], 0.001)
     return MambaConfig(
         heads=heads,
         head_dim=fields.size("mamba_head_dim", 64),
@@ -143,8 +147,6 @@ def _read_unused(fields: Fields, common: dict[str, Any]) -> None:
     fields.only("num_query_groups", common["num_kv_heads"])
     fields.only("norm_eps", common["eps"])
     fields.only("rms_norm_eps", common["eps"])
-    fields.only("time_step_limit", *UNLIMITED)
-    fields.only("time_step_min", 0.001)
     # dtypes of residuals and of cached states: the latter are float32 here
     fields.only("residual_in_fp32", False, True)
     fields.only("mamba_ssm_cache_dtype", "float32", "bfloat16", "float16", "auto")

@@ -19,8 +19,8 @@ NEUTRAL = frozenset(
     chunk_size_feed_forward is_encoder_decoder is_decoder cross_attention_hidden_size tf_legacy_loss
     summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout
     router_aux_loss_coef output_router_logits router_jitter_noise aux_loss_alpha seq_aux ep_size z_loss_coefficient
-    num_logits_to_keep time_step_max time_step_floor time_step_rank rescale_prenorm_residual use_mamba_kernels
-    moe_shared_expert_overlap
+    num_logits_to_keep time_step_max time_step_floor time_step_rank mamba_dt_max mamba_dt_init_floor
+    rescale_prenorm_residual use_mamba_kernels moe_shared_expert_overlap
     pretraining_tp transformers.js_config attn_implementation _attn_implementation _attn_implementation_autoset
     _flash_attn_2_enabled experts_implementation _experts_implementation num_labels _num_labels output_past
     predict_special_tokens custom_pipelines tokenizer_type neftune_noise_alpha unsloth_version unsloth_fixed

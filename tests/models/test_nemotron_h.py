@@ -91,6 +91,7 @@ def test_every_way_to_state_the_layers() -> None:
 
 def test_older_keys() -> None:
     older: dict[str, Any] = {"mamba_n_groups": 4, "mamba_d_conv": 3, "mamba_conv_bias": False, "mamba_chunk_size": 64}
+    older |= {"mamba_dt_min": 0.001, "mamba_dt_max": 0.1, "mamba_dt_init_floor": 1e-4}
     theirs = json.loads(NemotronHConfig(**GIVEN, **older).to_json_string(use_diff=False))
     assert OurConfig.from_hf(GIVEN | older) == OurConfig.from_hf(theirs)
     assert OurConfig.from_hf(GIVEN | older).mamba.groups == 4
@@ -110,6 +111,7 @@ def test_older_keys() -> None:
         ({"n_group": 65}, "BU121", "128 experts do not make 65 groups"),
         ({"time_step_limit": [0.0, 1.0]}, "BU122", "time_step_limit"),
         ({"time_step_min": 0.01}, "BU122", "time_step_min"),
+        ({"mamba_dt_min": 0.01}, "BU122", "mamba_dt_min"),
         ({"attention_bias": True}, "BU122", "attention_bias"),
         ({"mamba_proj_bias": True}, "BU122", "mamba_proj_bias"),
         ({"norm_eps": 1e-6}, "BU122", "norm_eps"),
