@@ -31,7 +31,7 @@ from tests.models import drafts, family, parity
 
 DTYPE = "bfloat16"
 DRAFTS = ("deepseek_mtp", "eagle3")  # they take hidden states: `verify` has none, their logits are compared here
-BOTH = {"llama": "smollm2-tied", "deepseek_v3": "groups-yarn"}  # compiled for `iree-cpu` as well
+BOTH = {"llama": "smollm2-tied", "deepseek_v3": "groups-yarn"}  # by `torch` and for `iree-cpu` as well
 FAST = "llama"  # in `make test`
 
 
@@ -40,12 +40,12 @@ def module_of(name: str) -> ModuleType:
 
 
 def cases() -> Iterator[Any]:
-    """A configuration of each family by torch and for `cpu`, some by another target."""
+    """A configuration of each family for `cpu`, some by other targets."""
     for name in (each.name for each in FAMILIES):
         case = BOTH.get(name) or next(iter(module_of(name).CASES))
-        yield pytest.param(name, case, "torch", marks=() if name == FAST else pytest.mark.slow)
         yield pytest.param(name, case, "cpu", marks=pytest.mark.slow)
     for name, case in BOTH.items():
+        yield pytest.param(name, case, "torch", marks=() if name == FAST else pytest.mark.slow)
         yield pytest.param(name, case, "iree-cpu", marks=pytest.mark.slow)
 
 
