@@ -30,6 +30,19 @@ from tests.models import parity
 PROMPT, STEPS = 60, 16  # past the end of a cache block
 WORST = {"torch": 1e-4, "cpu": 1e-4, "iree-cpu": 2e-4}  # largest |difference| over largest |reference| at float32
 NEEDS_POSITIONS = ("bamba",)  # transformers 5.24 counts positions from 0 in each call, unless it gets them
+# Families and others with the same operations, which slow tests use instead. `python -m benchmarks.fidelity` measures all.
+SAME_OPERATIONS = {
+    "bamba": "granitemoehybrid",
+    "deepseek_v2": "deepseek_v3",
+    "exaone": "llama",
+    "glm4_moe": "deepseek_v3",
+    "internlm": "llama",
+    "lfm2": "lfm2_moe",
+    "llava": "llama",
+    "qwen": "qwen2",
+    "qwen3_5": "qwen3_5_moe",
+    "qwen3_moe": "qwen2_moe",
+}
 MOVED = 1e-5  # logits that differ by more were changed, not only rounded
 
 

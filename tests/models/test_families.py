@@ -23,6 +23,7 @@ from bringup.compile.job import open_job
 from bringup.compile.pipeline import check
 from bringup.graphs.registry import FAMILIES
 from tests.models import family, parity
+from tests.models.family import SAME_OPERATIONS
 from tests.models.rope_tables import WITHOUT_ROPE, rope_tables
 
 # Which cases are compiled in `make test`. `make test-full` compiles those of ON_CPU for `torch` and `cpu`, and the
@@ -69,20 +70,6 @@ ON_CPU: dict[str, tuple[str, ...]] = {
     "qwen3_moe": ("dense-layers-tied",),
     "qwen3_next": ("more-experts-than-tokens", "dense-layers-biases-tied"),
     "rare_words": ("neox-3-of-12-channels", "bloom-slow-but-exact", "deepseek-v2-normalised"),
-}
-# What iree-cpu would compile of them, it compiles of the family that is named: a minute of processor time for four.
-# `python -m benchmarks.fidelity --target iree-cpu` compares all of them.
-SAME_OPERATIONS = {
-    "bamba": "granitemoehybrid",
-    "deepseek_v2": "deepseek_v3",
-    "exaone": "llama",
-    "glm4_moe": "deepseek_v3",
-    "internlm": "llama",
-    "lfm2": "lfm2_moe",
-    "llava": "llama",
-    "qwen": "qwen2",
-    "qwen3_5": "qwen3_5_moe",
-    "qwen3_moe": "qwen2_moe",
 }
 MORE = ("gpt_oss_mxfp4", "rare_words")  # files of cases beside the families' own
 # The cases in which every tensor matters, where that is not so in each: no token may choose some of the experts.
