@@ -30,7 +30,7 @@ from tests.models import parity
 PROMPT, STEPS = 60, 16  # past the end of a cache block
 WORST = {"torch": 1e-4, "cpu": 1e-4, "iree-cpu": 2e-4}  # largest |difference| over largest |reference| at float32
 NEEDS_POSITIONS = ("bamba",)  # transformers 5.24 counts positions from 0 in each call, unless it gets them
-# Families and others with the same operations, which slow tests use instead. `python -m benchmarks.fidelity` measures all.
+# Families, and others with the same operations that slow tests use instead. `benchmarks.fidelity` measures all.
 SAME_OPERATIONS = {
     "bamba": "granitemoehybrid",
     "deepseek_v2": "deepseek_v3",
