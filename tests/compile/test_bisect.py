@@ -52,6 +52,7 @@ DECOMPOSED = {
     "nan-in-decode": Fault(
         "decode.layer", "aten.softmax.int", "attention(", times(float("nan")), "decode", "model.layers.0"
     ),
+    "decode": Fault("decode.layer1", "aten.rsqrt.default", "rms_norm(", times(1.01), "decode", "model.layers.1"),
 }
 DTYPES = ("float32", "bfloat16")
 CASES = [
@@ -64,10 +65,11 @@ CASES = [
             ("cpu", "prologue", "float32"),
             ("cpu", "epilogue", "bfloat16"),
             ("cpu", "nan-in-decode", "float32"),
-            ("cpu", "one-bucket", "float32"),
+            ("cpu", "one-bucket", "bfloat16"),
             ("cpu", "decode", "bfloat16"),
             ("iree-cpu", "left-for-the-next-step", "float32"),
             ("iree-cpu", "nan-in-decode", "bfloat16"),
+            ("iree-cpu", "decode", "bfloat16"),
         )
     ],
 ]
