@@ -18,7 +18,7 @@ from bringup.compile.kernels.architectures import is_nvidia
 from bringup.diagnostics import fail
 
 if TYPE_CHECKING:
-    from bringup.compile.gpu.double.double import Double
+    from bringup.compile.gpu.emulated_driver.driver import EmulatedDriver
 
 NO_DEVICE = 0, 100  # statuses of initialisation without a GPU, in CUDA and in HIP
 OLDEST_HIP = 6, 0  # the first release that loads code objects of version 5 and has hipGetDevicePropertiesR0600
@@ -119,16 +119,16 @@ def _dotted(release: tuple[int, int]) -> str:
     return f"{release[0]}.{release[1]}"
 
 
-def open_double(plan: KernelPlan, programs: Mapping[str, str], nbytes: int) -> tuple[Driver, Double]:
+def open_emulated(plan: KernelPlan, programs: Mapping[str, str], nbytes: int) -> tuple[Driver, EmulatedDriver]:
     """An emulated device of the bundle's architecture, with `nbytes` of memory.
 
     `programs`: the PTX of its kernels, by the SHA-256 of their cubins. Raises as `check_device`.
     """
-    from bringup.compile.gpu.double.double import Double
+    from bringup.compile.gpu.emulated_driver.driver import EmulatedDriver
 
     digits = plan.capability.removeprefix("sm_")
-    double = Double(programs, (int(digits[:-1]), int(digits[-1])), nbytes)
-    return _checked(plan, CudaDriver(double, double.label)), double
+    emulated = EmulatedDriver(programs, (int(digits[:-1]), int(digits[-1])), nbytes)
+    return _checked(plan, CudaDriver(emulated, emulated.label)), emulated
 
 
 def _checked(plan: KernelPlan, driver: Driver) -> Driver:
@@ -140,9 +140,9 @@ def _checked(plan: KernelPlan, driver: Driver) -> Driver:
     return driver
 
 
-def count_launches(double: Double, profile: Profile) -> None:
+def count_launches(emulated: EmulatedDriver, profile: Profile) -> None:
     """Makes the emulated driver count the bytes and the instructions of each launch for a profile."""
-    from bringup.compile.gpu.double.kernels import Ran
+    from bringup.compile.gpu.emulated_driver.kernels import Ran
     from bringup.compile.ptx import Bytes
 
     def note(ran: Ran) -> None:
@@ -151,5 +151,5 @@ def count_launches(double: Double, profile: Profile) -> None:
             counts |= {READ: traffic.read, WRITTEN: traffic.written, "sectors a request": traffic.sectors_per_request}
         profile.counted.append(counts)
 
-    double.observers = lambda: [Bytes()]
-    double.listeners = [note]
+    emulated.observers = lambda: [Bytes()]
+    emulated.listeners = [note]

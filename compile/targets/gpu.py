@@ -100,7 +100,7 @@ class GpuTarget(ScheduleTarget):
             return reference_executor(schedule, interface, weights)
         from bringup.compile.gpu.executor import GpuExecutor
         from bringup.compile.gpu.kernel_plan import read_plan
-        from bringup.compile.gpu.opening import count_launches, open_double, open_gpu
+        from bringup.compile.gpu.opening import count_launches, open_emulated, open_gpu
         from bringup.compile.gpu.sampling import check_calls
         from bringup.compile.gpu.sizes import device_bytes
 
@@ -109,8 +109,8 @@ class GpuTarget(ScheduleTarget):
         count = None
         if device == EMULATE:
             nbytes = device_bytes(plan, schedule, interface, weights)
-            driver, double = open_double(plan, programs_of(folder, plan), nbytes)
-            count = partial(count_launches, double)
+            driver, emulated = open_emulated(plan, programs_of(folder, plan), nbytes)
+            count = partial(count_launches, emulated)
         else:
             driver = open_gpu(plan)
         read = partial(binary_of, folder, self.architecture)

@@ -18,8 +18,8 @@ from bringup.compile.gpu.kernel_plan import FILE, ROCM_FILES, plan_from_json
 from bringup.compile.kernels.aot import compile_kernels
 from bringup.compile.kernels.compiled import Compiled
 from bringup.compile.pipeline import build
-from tests.hip.double import HipDouble
-from tests.hip.double import build as build_library
+from tests.hip.emulated_runtime import EmulatedHip
+from tests.hip.emulated_runtime import build as build_library
 from tests.schedule.models import CONTEXT, PREFILL, job_of
 
 STANDS_IN = "sm_80"  # its PTX stands for the code of a kernel
@@ -28,7 +28,7 @@ SETTINGS: dict[str, Any] = {"max_seq_len": CONTEXT, "buckets": (PREFILL,)}
 # Both architectures, both models, learned positions and rotary ones.
 BUNDLES = {"gpt2": "gfx942", "llama": "gfx90a"}
 FEATURES = {"gfx942": ":sramecc+:xnack-", "gfx90a": ":sramecc+:xnack-"}
-Started = Callable[..., HipDouble]
+Started = Callable[..., EmulatedHip]
 
 
 @pytest.fixture(scope="session")
@@ -45,25 +45,25 @@ def rocm_bundles(tmp_path_factory) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def runtime(tmp_path_factory) -> Path:
-    """The library of the double."""
+    """The library of the emulated runtime."""
     return build_library(tmp_path_factory.mktemp("runtime"))
 
 
 @pytest.fixture
 def started(runtime, tmp_path, monkeypatch) -> Iterator[Started]:
-    """Starts the double of a device for a bundle; programs find its library, a copy of its own, in ROCM_PATH."""
-    doubles: list[HipDouble] = []
+    """Starts the emulated runtime of a device for a bundle; programs find a copy of its library in ROCM_PATH."""
+    runtimes: list[EmulatedHip] = []
 
-    def start(bundle: Path | None, name: str = "gfx942:sramecc+:xnack-", nbytes: int = MEMORY) -> HipDouble:
-        folder = tmp_path / f"rocm{len(doubles)}"
+    def start(bundle: Path | None, name: str = "gfx942:sramecc+:xnack-", nbytes: int = MEMORY) -> EmulatedHip:
+        folder = tmp_path / f"rocm{len(runtimes)}"
         (folder / "lib").mkdir(parents=True)
         library = ctypes.CDLL(shutil.copy(runtime, folder / "lib"))
         monkeypatch.setenv("ROCM_PATH", str(folder))
-        doubles.append(HipDouble(library, stand_ins(bundle) if bundle else {}, name, nbytes))
-        return doubles[-1]
+        runtimes.append(EmulatedHip(library, stand_ins(bundle) if bundle else {}, name, nbytes))
+        return runtimes[-1]
 
     yield start
-    doubles.clear()
+    runtimes.clear()
 
 
 def stand_ins(bundle: Path) -> dict[str, Compiled]:

@@ -33,31 +33,31 @@ def test_no_library(rocm_bundles, monkeypatch, tmp_path) -> None:
 
 
 def test_no_device(rocm_bundles, started: Started) -> None:
-    double = started(None)
-    double.count = 0
+    runtime = started(None)
+    runtime.count = 0
     assert refusal(rocm_bundles("gpt2")).startswith("BU614: the HIP runtime finds no GPU")
 
 
 def test_another_architecture(rocm_bundles, started: Started) -> None:
-    double = started(None, "gfx90a:sramecc+:xnack-")
+    runtime = started(None, "gfx90a:sramecc+:xnack-")
     found = refusal(rocm_bundles("gpt2"))
-    assert found.startswith("BU615: the bundle is for gfx942, the GPU `AMD double` is gfx90a")
+    assert found.startswith("BU615: the bundle is for gfx942, the GPU `AMD emulated` is gfx90a")
     assert "`rocm:gfx90a`" in found
-    assert "hipMalloc" not in double.calls
+    assert "hipMalloc" not in runtime.calls
 
 
 def test_a_runtime_that_is_too_old(rocm_bundles, started: Started) -> None:
-    double = started(None)
-    double.release = 5, 7
+    runtime = started(None)
+    runtime.release = 5, 7
     found = refusal(rocm_bundles("gpt2"))
     assert found.startswith("BU616: the kernels need HIP 6.0, the runtime is of HIP 5.7; update ROCm to 6.0")
-    assert double.calls == ["hipRuntimeGetVersion"]
+    assert runtime.calls == ["hipRuntimeGetVersion"]
 
 
 def test_too_little_memory(rocm_bundles, started: Started) -> None:
-    double = started(rocm_bundles("gpt2"), nbytes=1 << 14)
+    runtime = started(rocm_bundles("gpt2"), nbytes=1 << 14)
     assert refusal(rocm_bundles("gpt2")).startswith("BU618: out of device memory: hipMalloc returned hipErrorOut")
-    assert double.calls.count("hipFree") == double.calls.count("hipMalloc") - 1
+    assert runtime.calls.count("hipFree") == runtime.calls.count("hipMalloc") - 1
 
 
 @pytest.mark.parametrize(
@@ -75,21 +75,21 @@ def test_an_hsaco_that_takes_something_else(rocm_bundles, started: Started, tmp_
     kernel = next(each for each in plan["kernels"] if each["name"] == "attention_prefill")
     kernel[field] = value(kernel[field])
     (folder / "kernels.json").write_text(json.dumps(plan))
-    double = started(rocm_bundles("gpt2"))
+    runtime = started(rocm_bundles("gpt2"))
     found = refusal(folder)
     assert found.startswith("BU603")
     assert problem in found
-    assert "hipMalloc" not in double.calls
+    assert "hipMalloc" not in runtime.calls
 
 
 def test_a_driver_that_is_closed(started: Started) -> None:
-    double = started(None)
+    runtime = started(None)
     library = found_library()
     assert library is not None
     driver = HipDriver(HipLibrary(library))
-    assert (driver.name, driver.version, driver.architecture) == ("AMD double", (7, 1), "gfx942")
+    assert (driver.name, driver.version, driver.architecture) == ("AMD emulated", (7, 1), "gfx942")
     assert driver.shared_limit == 65_536
     driver.close()
     with pytest.raises(BringupError, match="BU617: the executor is closed"):
         driver.use()
-    assert "hipSetDevice" in double.calls
+    assert "hipSetDevice" in runtime.calls

@@ -1,4 +1,4 @@
-"""Bundles for AMD's GPUs run through HIP's runtime library: a double of it, with the PTX of the same kernels."""
+"""Bundles for AMD's GPUs run through HIP's runtime library: an emulated one, with the PTX of the same kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bringup.compile.gpu.profile import totals
 from bringup.compile.runtime.session import Session, load
 from bringup.diagnostics import BringupError
 from tests.hip.conftest import BUNDLES, FEATURES, Started
-from tests.hip.double import HipDouble
+from tests.hip.emulated_runtime import EmulatedHip
 from tests.schedule.models import greedy
 
 PROMPTS = ([1, 2, 3], list(range(14, 34)))
@@ -29,46 +29,46 @@ def tokens_of(session: Session) -> list[list[int]]:
 
 
 @pytest.fixture(params=["gpt2", pytest.param("llama", marks=pytest.mark.slow)])
-def opened(request, rocm_bundles, started) -> tuple[Path, HipDouble, Session]:
+def opened(request, rocm_bundles, started) -> tuple[Path, EmulatedHip, Session]:
     bundle, architecture = rocm_bundles(request.param), BUNDLES[request.param]
-    double = started(bundle, architecture + FEATURES[architecture])
-    return bundle, double, load(bundle)
+    runtime = started(bundle, architecture + FEATURES[architecture])
+    return bundle, runtime, load(bundle)
 
 
 def test_the_runtime_gives_the_tokens_of_the_reference(opened) -> None:
-    bundle, double, session = opened
+    bundle, runtime, session = opened
     assert isinstance(session.executor, GpuExecutor)
     assert tokens_of(session) == tokens_of(load(bundle, "reference"))
-    assert {each.block[0] % 64 for each in double.launches} == {0}
+    assert {each.block[0] % 64 for each in runtime.launches} == {0}
     for function in ("hipModuleLaunchKernel", "hipGraphLaunch", "hipStreamBeginCapture", "hipMemsetD8Async"):
-        assert function in double.calls
-    assert double.message == ""
+        assert function in runtime.calls
+    assert runtime.message == ""
 
 
 def test_a_step_of_decode_is_one_graph_and_one_wait(opened) -> None:
-    _, double, session = opened
+    _, runtime, session = opened
     list(session.generate([1, 2, 3], max_new_tokens=4))
-    double.calls.clear()
+    runtime.calls.clear()
     list(session.generate([4, 5, 6], max_new_tokens=4))
-    assert double.calls.count("hipModuleLaunchKernel") < double.calls.count("hipGraphLaunch") * len(double.launches)
-    after = double.calls[double.calls.index("hipGraphLaunch") :]
+    assert runtime.calls.count("hipModuleLaunchKernel") < runtime.calls.count("hipGraphLaunch") * len(runtime.launches)
+    after = runtime.calls[runtime.calls.index("hipGraphLaunch") :]
     assert "hipModuleLaunchKernel" not in after
     assert after.count("hipStreamSynchronize") + after.count("hipEventSynchronize") <= after.count("hipGraphLaunch")
 
 
 def test_everything_is_given_back(opened) -> None:
-    _, double, session = opened
+    _, runtime, session = opened
     list(session.generate([1, 2, 3], max_new_tokens=3))
-    free, total = double.cuMemGetInfo()[1]
+    free, total = runtime.cuMemGetInfo()[1]
     assert free < total
     assert isinstance(session.executor, GpuExecutor)
     session.executor.close()
     given = ("hipMalloc", "hipHostMalloc", "hipModuleLoadData", "hipStreamCreateWithFlags", "hipEventCreateWithFlags")
     back = ("hipFree", "hipHostFree", "hipModuleUnload", "hipStreamDestroy", "hipEventDestroy")
-    assert list(map(double.calls.count, given)) == list(map(double.calls.count, back))
-    assert double.calls.count("hipGraphInstantiateWithFlags") == double.calls.count("hipGraphExecDestroy") > 0
-    assert double.calls.count("hipStreamEndCapture") == double.calls.count("hipGraphDestroy")
-    free, total = double.cuMemGetInfo()[1]
+    assert list(map(runtime.calls.count, given)) == list(map(runtime.calls.count, back))
+    assert runtime.calls.count("hipGraphInstantiateWithFlags") == runtime.calls.count("hipGraphExecDestroy") > 0
+    assert runtime.calls.count("hipStreamEndCapture") == runtime.calls.count("hipGraphDestroy")
+    free, total = runtime.cuMemGetInfo()[1]
     assert free == total
 
 
@@ -82,22 +82,22 @@ def test_states_pass_through_the_device(opened) -> None:
 
 
 def test_a_profile_measures_each_launch(opened) -> None:
-    _, double, session = opened
+    _, runtime, session = opened
     assert isinstance(session.executor, GpuExecutor)
     profile = session.executor.start_profile()
     list(session.generate([1, 2, 3], max_new_tokens=2))
-    assert len(profile.measured) == len(double.launches)
+    assert len(profile.measured) == len(runtime.launches)
     assert all(each.seconds > 0 for each in totals(profile))
 
 
 def test_the_command_runs_a_bundle(rocm_bundles, started, capsys) -> None:
-    double = started(rocm_bundles("gpt2"))
+    runtime = started(rocm_bundles("gpt2"))
     wanted = tokens_of(load(rocm_bundles("gpt2"), "reference"))[0]
     with pytest.raises(SystemExit) as ended:
         cli.main(["run", str(rocm_bundles("gpt2")), "--tokens", "1,2,3", "--max-new-tokens", str(NEW)])
     assert ended.value.code == 0
     assert re.findall(r"\d+", capsys.readouterr().out) == [*map(str, wanted)]
-    assert "hipGraphLaunch" in double.calls
+    assert "hipGraphLaunch" in runtime.calls
 
 
 def test_a_kernel_that_leaves_its_memory_ends_the_run(rocm_bundles, started: Started, tmp_path) -> None:
@@ -108,8 +108,8 @@ def test_a_kernel_that_leaves_its_memory_ends_the_run(rocm_bundles, started: Sta
     call = next(call for call in calls if ["attn.c_attn.weight", 0] in call["arguments"])
     call["arguments"][call["arguments"].index(["attn.c_attn.weight", 0])] = ["attn.c_attn.weight", 64]
     (folder / "kernels.json").write_text(json.dumps(plan))
-    double = started(folder)
+    runtime = started(folder)
     session = load(folder)
     with pytest.raises(BringupError, match=r"BU617: hip\w+ returned hipErrorIllegalAddress: linear: out of bounds"):
         list(session.generate([1, 2, 3], max_new_tokens=2))
-    assert "linear" in double.message
+    assert "linear" in runtime.message

@@ -14,7 +14,7 @@ from bringup.compile.gpu.driver.hip import SHARED_OF_BLOCK, release_of
 from bringup.compile.gpu.driver.hip_library import SIGNATURES, HipLibrary, Out, Properties
 from bringup.compile.gpu.driver.names import HIP
 from bringup.compile.gpu.opening import NO_DEVICE
-from tests.hip.double import ANSWER, answered_by
+from tests.hip.emulated_runtime import ANSWER, answered_by
 
 # A number of each type that has all its bytes; what is passed by address is a text.
 LARGEST = {

@@ -8,52 +8,52 @@ from typing import Any
 
 import pytest
 
-from bringup.compile.gpu.double.double import Double
-from bringup.compile.gpu.double.queues import Happening
+from bringup.compile.gpu.emulated_driver.driver import EmulatedDriver
+from bringup.compile.gpu.emulated_driver.queues import Happening
 from bringup.compile.gpu.states import States
 from bringup.compile.runtime.batch import load_batch
 from bringup.compile.runtime.session import load
 from bringup.diagnostics import BringupError
 
 
-def drivers_of(monkeypatch: pytest.MonkeyPatch) -> list[Double]:
-    """The doubles that are opened from now on."""
-    found: list[Double] = []
-    init = Double.__init__
+def drivers_of(monkeypatch: pytest.MonkeyPatch) -> list[EmulatedDriver]:
+    """The emulated drivers that are opened from now on."""
+    found: list[EmulatedDriver] = []
+    init = EmulatedDriver.__init__
 
-    def noted(self: Double, *arguments: Any) -> None:
+    def noted(self: EmulatedDriver, *arguments: Any) -> None:
         init(self, *arguments)
         found.append(self)
 
-    monkeypatch.setattr(Double, "__init__", noted)
+    monkeypatch.setattr(EmulatedDriver, "__init__", noted)
     return found
 
 
-def held(double: Double) -> int:
-    return len(double._handles) + len(double._sizes) + len(double._host)
+def held(emulated: EmulatedDriver) -> int:
+    return len(emulated._handles) + len(emulated._sizes) + len(emulated._host)
 
 
 @pytest.mark.parametrize(
     "end", [*(pytest.param(end, marks=pytest.mark.slow) for end in ("close", "garbage")), "with", "batch", "failure"]
 )
 def test_the_device_gets_everything_back(gpu_bundle, monkeypatch, end: str) -> None:
-    doubles = drivers_of(monkeypatch)
+    drivers = drivers_of(monkeypatch)
     if end == "failure":
         monkeypatch.setattr(States, "zero", lambda self, names: self._driver.free(0))
         with pytest.raises(BringupError, match="BU617"):
             load(gpu_bundle, "emulate")
     elif end == "batch":
         with load_batch(gpu_bundle, "emulate"):
-            assert held(doubles[0])
+            assert held(drivers[0])
     else:
         session = load(gpu_bundle, "emulate")
         profile = session.executor.start_profile()
         for _ in range(2):
             list(session.generate([1, 2], max_new_tokens=2))
-            events = sum(isinstance(each, Happening) for each in doubles[0]._handles.values())
+            events = sum(isinstance(each, Happening) for each in drivers[0]._handles.values())
             assert events == 0
         assert profile.measured
-        assert held(doubles[0])
+        assert held(drivers[0])
         if end == "with":
             with session:
                 pass
@@ -64,7 +64,7 @@ def test_the_device_gets_everything_back(gpu_bundle, monkeypatch, end: str) -> N
                 session.reset()
         del session
         gc.collect()
-    assert held(doubles[0]) == 0
+    assert held(drivers[0]) == 0
 
 
 def test_a_session_goes_to_another_thread(gpu_bundle) -> None:

@@ -1,4 +1,4 @@
-"""benchmarks/gpu.py: its part of speed, with tiny models, the double of the driver and torch on the processor.
+"""benchmarks/gpu.py: its part of speed, with tiny models, the emulated driver and torch on the processor.
 
 What is measured has no meaning here. That each line runs, and what is in a row, can be seen without a card.
 """
@@ -18,7 +18,7 @@ import torch
 from benchmarks import gpu, step_parts
 from benchmarks.cards import contenders, speed
 from benchmarks.cards.rows import Row, save
-from bringup.compile.gpu.double.double import Double
+from bringup.compile.gpu.emulated_driver.driver import EmulatedDriver
 from bringup.compile.runtime.session import Session, load
 
 SETTINGS = {"vocab_size": 97, "n_embd": 24, "n_head": 3, "n_positions": 32, "n_layer": 1}
@@ -62,7 +62,7 @@ def no_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(speed, name, value)
     for name, value in rows.items():
         monkeypatch.setattr(gpu, name, value)
-    monkeypatch.setattr(gpu, "driver_module", lambda: Double({}, (9, 0), 1 << 16))
+    monkeypatch.setattr(gpu, "driver_module", lambda: EmulatedDriver({}, (9, 0), 1 << 16))
     monkeypatch.setattr(contenders, "load", emulated)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)

@@ -1,7 +1,6 @@
 """CudaDriver: `Driver` on CUDA's driver API.
 
-Its `api` is the module `cuda.bindings.driver`, or the emulated driver of compile/gpu/double/, which has the same
-functions.
+Its `api` is the module `cuda.bindings.driver`, or `EmulatedDriver`, which has the same functions.
 """
 
 from __future__ import annotations

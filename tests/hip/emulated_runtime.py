@@ -17,11 +17,11 @@ from pathlib import Path
 from struct import unpack_from
 from typing import Any
 
-from bringup.compile.gpu.double.double import Double
-from bringup.compile.gpu.double.status import INVALID_IMAGE, INVALID_VALUE, NO_BINARY, NOT_FOUND, Refused, call
 from bringup.compile.gpu.driver.hip import SHARED_OF_BLOCK
 from bringup.compile.gpu.driver.hip_library import NAME
 from bringup.compile.gpu.driver.names import CUDA, HIP
+from bringup.compile.gpu.emulated_driver.driver import EmulatedDriver
+from bringup.compile.gpu.emulated_driver.status import INVALID_IMAGE, INVALID_VALUE, NO_BINARY, NOT_FOUND, Refused, call
 from bringup.compile.kernels.code_object import CodeKernel, kernel_of
 from bringup.compile.kernels.compiled import Compiled
 from bringup.compile.ptx import Program
@@ -72,7 +72,7 @@ class Launched:
     arguments: tuple[bytes, ...]
 
 
-class HipDouble(Double):
+class EmulatedHip(EmulatedDriver):
     """One device of AMD's. `calls` are the names of HIP's functions in the order of their calls."""
 
     def __init__(self, library: ctypes.CDLL, kernels: Mapping[str, Compiled], name: str, nbytes: int) -> None:
@@ -87,7 +87,7 @@ class HipDouble(Double):
         answered_by(library, ANSWER(partial(_answered, weakref.ref(self))))
 
     def answered(self, name: bytes, count: int, given: Any, written: Any) -> int:
-        """A call of the library: its status. Errors of the double itself end as 1, with their text."""
+        """A call of the library: its status. Errors of this class itself end as 1, with their text."""
         called = name.decode()
         self.calls.append(called)
         arguments = [int(given[index]) for index in range(count)]
@@ -124,7 +124,7 @@ class HipDouble(Double):
         return self.cuCtxSetCurrent(CONTEXT if device == 0 else 0)
 
     def hipDeviceGetName(self, address: int, length: int, device: int) -> tuple[int]:
-        ctypes.memmove(address, b"AMD double\0", min(11, length))
+        ctypes.memmove(address, b"AMD emulated\0", min(13, length))
         return (0,)
 
     def hipGetDevicePropertiesR0600(self, address: int, device: int) -> tuple[int]:
@@ -191,8 +191,8 @@ def answered_by(library: ctypes.CDLL, answer: Any) -> None:
     library.set_answer(answer)
 
 
-def _answered(double: weakref.ref[HipDouble], name: bytes, count: int, given: Any, written: Any) -> int:
-    found = double()
+def _answered(emulated: weakref.ref[EmulatedHip], name: bytes, count: int, given: Any, written: Any) -> int:
+    found = emulated()
     return GONE if found is None else found.answered(name, count, given, written)
 
 

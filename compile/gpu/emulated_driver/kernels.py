@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from bringup.compile.gpu.double.memory import Memory
-from bringup.compile.gpu.double.status import (
+from bringup.compile.gpu.emulated_driver.memory import Memory
+from bringup.compile.gpu.emulated_driver.status import (
     INVALID_HANDLE,
     INVALID_IMAGE,
     INVALID_PTX,

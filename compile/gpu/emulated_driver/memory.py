@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from bringup.compile.gpu.double.status import INVALID_VALUE, Refused, call
-from bringup.compile.gpu.double.streams import Streams
+from bringup.compile.gpu.emulated_driver.status import INVALID_VALUE, Refused, call
+from bringup.compile.gpu.emulated_driver.streams import Streams
 from bringup.compile.ptx import Device
 from bringup.compile.ptx.hardware.spaces import GLOBAL_BASE
 

@@ -1,4 +1,4 @@
-"""The driver's functions on the double: what a launcher may do, and what the driver refuses."""
+"""The driver's functions on the emulated driver: what a launcher may do, and what the driver refuses."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from bringup.compile.gpu.double.double import Double
 from bringup.compile.gpu.driver.cuda import CudaDriver
 from bringup.compile.gpu.driver.driver import Arguments, Function, Stream
+from bringup.compile.gpu.emulated_driver.driver import EmulatedDriver
 from bringup.compile.gpu.upload import upload
 from bringup.compile.kernels.compiled import Compiled
 from bringup.diagnostics import BringupError
@@ -22,13 +22,13 @@ GRID = (-(-COUNT // 128), 1, 1)
 
 
 class Setup:
-    """A driver over a double, with one kernel and its two arrays."""
+    """A driver over an emulated driver, with one kernel and its two arrays."""
 
     def __init__(self, kernel: Compiled, capability: tuple[int, int] = (9, 0)) -> None:
         self.kernel = kernel
         programs = {hashlib.sha256(kernel.binary).hexdigest(): kernel.assembly}
-        self.double = Double(programs, capability, 1 << 24)
-        self.driver = CudaDriver(self.double, self.double.label)
+        self.emulated = EmulatedDriver(programs, capability, 1 << 24)
+        self.driver = CudaDriver(self.emulated, self.emulated.label)
         self.stream: Stream = self.driver.stream()
         self.host = self.driver.pinned(4 * COUNT).view(np.float32)
         self.host[:] = np.arange(COUNT)
@@ -106,7 +106,7 @@ def test_a_store_past_mapped_memory_is_found() -> None:
 
 def test_pinned_memory_that_is_not_mapped_has_no_device_address() -> None:
     setup = Setup(compiled("scale"))
-    status, *_ = setup.double.cuMemHostGetDevicePointer(setup.host.ctypes.data, 0)
+    status, *_ = setup.emulated.cuMemHostGetDevicePointer(setup.host.ctypes.data, 0)
     assert status.name == "CUDA_ERROR_INVALID_VALUE"
 
 
@@ -186,14 +186,14 @@ def test_a_cubin_of_other_parameters() -> None:
     other = kernel.assembly.replace(".param .b32 scale_param_2", ".param .b64 scale_param_2")
     if other == kernel.assembly:
         other = kernel.assembly.replace(".param .u32 scale_param_2", ".param .u64 scale_param_2")
-    double = Double({hashlib.sha256(kernel.binary).hexdigest(): other}, (9, 0), 1 << 20)
+    emulated = EmulatedDriver({hashlib.sha256(kernel.binary).hexdigest(): other}, (9, 0), 1 << 20)
     with pytest.raises(BringupError, match="CUDA_ERROR_INVALID_IMAGE: cubin and PTX"):
-        CudaDriver(double).load(kernel.binary)
+        CudaDriver(emulated).load(kernel.binary)
 
 
-def held(double: Double) -> tuple[int, int, int]:
+def held(emulated: EmulatedDriver) -> tuple[int, int, int]:
     """Streams, events, graphs and modules that live; allocations; pinned buffers."""
-    return len(double._handles), len(double._sizes), len(double._host)
+    return len(emulated._handles), len(emulated._sizes), len(emulated._host)
 
 
 def test_close_gives_everything_back() -> None:
@@ -202,9 +202,9 @@ def test_close_gives_everything_back() -> None:
     setup.driver.wait(setup.stream)
     with setup.driver.capture(setup.stream):
         setup.driver.copy_in(setup.x, setup.host, setup.stream)
-    assert all(held(setup.double))
+    assert all(held(setup.emulated))
     setup.driver.close()
-    assert held(setup.double) == (0, 0, 0)
+    assert held(setup.emulated) == (0, 0, 0)
     with pytest.raises(BringupError, match="the executor is closed"):
         setup.driver.use()
 
@@ -215,19 +215,19 @@ def test_close_goes_on_where_a_call_fails() -> None:
 
     def refuse(address: object) -> tuple[object, None]:
         refused.append(address)
-        return setup.double.CUresult(1), None
+        return setup.emulated.CUresult(1), None
 
-    setup.double.cuMemFree = refuse
+    setup.emulated.cuMemFree = refuse
     setup.driver.close()
     assert len(refused) == 2
-    assert held(setup.double) == (0, 2, 0)
+    assert held(setup.emulated) == (0, 2, 0)
 
 
 def test_an_event_is_given_back() -> None:
     setup = Setup(compiled("scale"))
-    before = held(setup.double)
+    before = held(setup.emulated)
     setup.driver.forget(setup.driver.event())
-    assert held(setup.double) == before
+    assert held(setup.emulated) == before
 
 
 def test_a_thread_without_a_context() -> None:
@@ -247,19 +247,19 @@ def test_a_thread_without_a_context() -> None:
 def test_views_of_one_memory_in_another_order() -> None:
     setup = Setup(compiled("scale"))
     dense = np.arange(6, dtype=np.float32).reshape(2, 3)
-    before = held(setup.double)
+    before = held(setup.emulated)
     found = upload(setup.driver, setup.stream, {"dense": dense, "turned": dense.T, "same": dense.reshape(6)})
     assert found["same"] == found["dense"]
     for name, wanted in (("dense", dense), ("turned", dense.T)):
-        np.testing.assert_array_equal(setup.double.device.read(found[name], np.float32, wanted.shape), wanted)
-    assert held(setup.double) == (before[0], before[1] + 2, before[2])
+        np.testing.assert_array_equal(setup.emulated.device.read(found[name], np.float32, wanted.shape), wanted)
+    assert held(setup.emulated) == (before[0], before[1] + 2, before[2])
 
 
 def test_ptx_that_the_emulator_does_not_know() -> None:
     kernel = compiled("scale")
     other = kernel.assembly.replace("ret;", "griddepcontrol.tcgen05;", 1)
-    double = Double({hashlib.sha256(kernel.binary).hexdigest(): other}, (9, 0), 1 << 20)
+    emulated = EmulatedDriver({hashlib.sha256(kernel.binary).hexdigest(): other}, (9, 0), 1 << 20)
     with pytest.raises(BringupError, match="CUDA_ERROR_INVALID_PTX") as caught:
-        CudaDriver(double).load(kernel.binary)
+        CudaDriver(emulated).load(kernel.binary)
     assert "--executor reference" in str(caught.value.findings[0].help)
     assert "doctor" not in str(caught.value.findings[0].help)

@@ -1,17 +1,17 @@
-"""Double: an emulated device that executes PTX, with the functions of `cuda.bindings.driver`."""
+"""EmulatedDriver: a device that executes PTX on the CPU, with the functions of `cuda.bindings.driver`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from bringup.compile.gpu.double.kernels import Kernels
-from bringup.compile.gpu.double.status import INVALID_VALUE, Refused, call
+from bringup.compile.gpu.emulated_driver.kernels import Kernels
+from bringup.compile.gpu.emulated_driver.status import INVALID_VALUE, Refused, call
 
 VERSION = 13_000  # of the driver: CUDA 13.0
 _CONTEXT = 0xC0
 
 
-class Double(Kernels):
+class EmulatedDriver(Kernels):
     """cuInit, cuDevice… and cuCtx…. Each base class has the functions of one subject."""
 
     @call

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from bringup.compile.gpu.double.queues import Happening, Queue, Work
-from bringup.compile.gpu.double.status import (
+from bringup.compile.gpu.emulated_driver.queues import Happening, Queue, Work
+from bringup.compile.gpu.emulated_driver.status import (
     CAPTURE,
     INVALID_HANDLE,
     INVALID_VALUE,
