@@ -59,8 +59,7 @@ def test_a_step_of_decode_is_one_graph_and_one_wait(opened) -> None:
 def test_everything_is_given_back(opened) -> None:
     _, runtime, session = opened
     list(session.generate([1, 2, 3], max_new_tokens=3))
-    free, total = runtime.cuMemGetInfo()[1]
-    assert free < total
+    assert runtime._sizes
     assert isinstance(session.executor, GpuExecutor)
     session.executor.close()
     given = ("hipMalloc", "hipHostMalloc", "hipModuleLoadData", "hipStreamCreateWithFlags", "hipEventCreateWithFlags")
@@ -68,8 +67,7 @@ def test_everything_is_given_back(opened) -> None:
     assert list(map(runtime.calls.count, given)) == list(map(runtime.calls.count, back))
     assert runtime.calls.count("hipGraphInstantiateWithFlags") == runtime.calls.count("hipGraphExecDestroy") > 0
     assert runtime.calls.count("hipStreamEndCapture") == runtime.calls.count("hipGraphDestroy")
-    free, total = runtime.cuMemGetInfo()[1]
-    assert free == total
+    assert not runtime._sizes
 
 
 def test_states_pass_through_the_device(opened) -> None:

@@ -55,10 +55,14 @@ class EmulatedDriver(Kernels):
 
     @call
     def cuDevicePrimaryCtxRelease(self, device: Any) -> None:
-        self.drain_all()
+        pass
+
+    @call
+    def cuCtxGetCurrent(self) -> Any:
+        return self.CUcontext(getattr(self.current, "context", 0))
 
     @call
     def cuCtxSetCurrent(self, context: Any) -> None:
-        if int(context) != _CONTEXT:
+        if int(context) not in (0, _CONTEXT):
             raise Refused(INVALID_VALUE, "no context")
         self.current.context = int(context)

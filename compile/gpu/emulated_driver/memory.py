@@ -52,10 +52,6 @@ class Memory(Streams):
         self.device.free(int(address))
 
     @call
-    def cuMemGetInfo(self) -> Any:
-        return self._total - sum(self._sizes.values()), self._total
-
-    @call
     def cuMemHostAlloc(self, nbytes: int, flags: int) -> int:
         memory = self._mapped_memory(nbytes) if flags & MAPPED else (ctypes.c_ubyte * nbytes)()
         self._host[ctypes.addressof(memory)] = memory

@@ -6,6 +6,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from threading import get_ident
+
+Work = Callable[[], None]
+THREAD_LOCAL, RELAXED = 1, 2  # CU_STREAM_CAPTURE_MODE_…
 
 
 @dataclass(slots=True, eq=False)
@@ -19,32 +23,34 @@ class Happening:
 
 
 @dataclass(slots=True)
-class Work:
-    """An entry of a stream. It runs after the events in `after`."""
+class Capture:
+    """Work that is being captured. `mode` is a CUstreamCaptureMode; a call that is not permitted makes it invalid."""
 
-    run: Callable[[], None]
-    after: tuple[Happening, ...] = ()
+    mode: int
+    thread: int = field(default_factory=get_ident)
+    work: list[Work] = field(default_factory=list[Work])
+    is_valid: bool = True
+
+    def permits(self) -> bool:
+        """Whether this thread may make a call that is unsafe during a capture, such as an allocation."""
+        return self.mode == RELAXED or (self.mode == THREAD_LOCAL and self.thread != get_ident())
 
 
 @dataclass(slots=True, eq=False)
 class Queue:
-    """A stream. While `captured` is a list, the stream is being captured, and new work is added to that list."""
+    """A stream. While there is a `capture`, new work is added to that."""
 
     work: deque[Work] = field(default_factory=deque[Work])
-    captured: list[Work] | None = None
+    capture: Capture | None = None
 
-    def put(self, run: Callable[[], None], after: tuple[Happening, ...] = ()) -> None:
+    def put(self, run: Work) -> None:
         """Appends work to the stream, or to its capture."""
-        target = self.work if self.captured is None else self.captured
-        target.append(Work(run, after))
+        (self.capture or self).work.append(run)
 
     def drain(self, until: Happening | None = None) -> None:
         """Runs all work in order, or the work up to an event. Work that fails is removed from the queue."""
         while self.work and (until is None or until.waiting):
-            for event in self.work[0].after:
-                if event.queue is not None and event.waiting and event.queue is not self:
-                    event.queue.drain(event)
-            self.work.popleft().run()
+            self.work.popleft()()
 
     def record(self, event: Happening) -> None:
         """Records the event: it completes after all work that is queued now."""

@@ -14,9 +14,9 @@ P = ParamSpec("P")
 
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_IMAGE, INVALID_CONTEXT, NO_BINARY, INVALID_PTX = 1, 2, 200, 201, 209, 218
 INVALID_HANDLE, NOT_FOUND, NOT_READY, ILLEGAL_ADDRESS = 400, 500, 600, 700
-MISALIGNED, FAILED, TOO_LARGE, CAPTURE = 716, 719, 720, 900
+MISALIGNED, FAILED, CAPTURE, CAPTURE_INVALID = 716, 719, 900, 901
 
-_WITHOUT_CONTEXT = ("cuInit", "cuDriver", "cuDevice", "cuCtxSetCurrent")  # prefixes of functions that need no context
+_WITHOUT_CONTEXT = ("cuInit", "cuDriver", "cuDevice", "cuCtx")  # prefixes of functions that need no context
 
 
 class Refused(Exception):

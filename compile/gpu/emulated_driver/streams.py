@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from bringup.compile.gpu.emulated_driver.queues import Happening, Queue, Work
+from bringup.compile.gpu.emulated_driver.queues import Capture, Happening, Queue
 from bringup.compile.gpu.emulated_driver.status import (
     CAPTURE,
+    CAPTURE_INVALID,
     INVALID_HANDLE,
     INVALID_VALUE,
     NOT_READY,
@@ -26,6 +27,7 @@ class Streams(Statuses):
         self._handles: dict[int, Any] = {}
         self._last = 0x1000
         self._default = Queue()
+        self._destroyed: list[Queue] = []  # streams whose work goes on
 
     def new(self, thing: Any) -> int:
         """A new handle for an object."""
@@ -50,17 +52,15 @@ class Streams(Statuses):
             queue.drain()
 
     def not_capturing(self) -> None:
-        """Raises Refused while any stream is being captured, as functions that synchronise must."""
-        if any(queue.captured is not None for queue in self._queues()):
-            raise Refused(CAPTURE, "a stream is being captured")
+        """Raises Refused, and ends captures as invalid, where they do not permit an unsafe call in this thread."""
+        for queue in self._queues():
+            if queue.capture is not None and not queue.capture.permits():
+                queue.capture.is_valid = False
+                raise Refused(CAPTURE, "a stream is being captured")
 
     def _queues(self) -> list[Queue]:
-        return [self._default, *(thing for thing in self._handles.values() if isinstance(thing, Queue))]
-
-    @call
-    def cuCtxSynchronize(self) -> None:
-        self.not_capturing()
-        self.drain_all()
+        live = (thing for thing in self._handles.values() if isinstance(thing, Queue))
+        return [self._default, *self._destroyed, *live]
 
     @call
     def cuStreamCreate(self, flags: int) -> Any:
@@ -68,19 +68,16 @@ class Streams(Statuses):
 
     @call
     def cuStreamDestroy(self, stream: Any) -> None:
-        self.queue(stream).drain()
+        self._destroyed.append(self.queue(stream))
         del self._handles[int(stream)]
 
     @call
     def cuStreamSynchronize(self, stream: Any) -> None:
         queue = self.queue(stream)
-        if queue.captured is not None:
+        if queue.capture is not None:
+            queue.capture.is_valid = False
             raise Refused(CAPTURE, "the stream is being captured")
         queue.drain()
-
-    @call
-    def cuStreamWaitEvent(self, stream: Any, event: Any, flags: int) -> None:
-        self.queue(stream).put(lambda: None, (self.found(event, Happening),))
 
     @call
     def cuEventCreate(self, flags: int) -> Any:
@@ -94,7 +91,7 @@ class Streams(Statuses):
     @call
     def cuEventRecord(self, event: Any, stream: Any) -> None:
         queue = self.queue(stream)
-        if queue.captured is not None:
+        if queue.capture is not None:
             raise Refused(CAPTURE, "the emulated driver does not capture events")
         queue.record(self.found(event, Happening))
 
@@ -119,17 +116,19 @@ class Streams(Statuses):
     @call
     def cuStreamBeginCapture(self, stream: Any, mode: Any) -> None:
         queue = self.queue(stream)
-        if queue is self._default or queue.captured is not None:
+        if queue is self._default or queue.capture is not None:
             raise Refused(CAPTURE, "this stream cannot be captured now")
-        queue.captured = []
+        queue.capture = Capture(int(mode))
 
     @call
     def cuStreamEndCapture(self, stream: Any) -> Any:
         queue = self.queue(stream)
-        if queue.captured is None:
+        if queue.capture is None:
             raise Refused(INVALID_VALUE, "the stream is not being captured")
-        captured, queue.captured = queue.captured, None
-        return self.CUgraph(self.new(captured))
+        capture, queue.capture = queue.capture, None
+        if not capture.is_valid:
+            raise Refused(CAPTURE_INVALID, "a call was not permitted during the capture")
+        return self.CUgraph(self.new(capture.work))
 
     @call
     def cuGraphInstantiate(self, graph: Any, flags: int) -> Any:
@@ -149,5 +148,4 @@ class Streams(Statuses):
     def cuGraphLaunch(self, graph: Any, stream: Any) -> None:
         queue, work = self.queue(stream), self.found(graph, list)
         for each in work:
-            assert isinstance(each, Work)
-            queue.put(each.run, each.after)
+            queue.put(each)
