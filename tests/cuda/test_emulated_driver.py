@@ -181,6 +181,31 @@ def test_waiting_during_a_capture() -> None:
     setup.driver.wait(setup.stream)
 
 
+def test_an_interrupted_capture_leaves_no_graph() -> None:
+    setup = Setup(compiled("scale"))
+    before = held(setup.emulated)
+    with pytest.raises(KeyboardInterrupt), setup.driver.capture(setup.stream):
+        raise KeyboardInterrupt
+    assert held(setup.emulated) == before
+
+
+def test_another_driver_is_closed_during_a_capture() -> None:
+    """As by garbage collection in the thread that captures."""
+    setup = Setup(compiled("scale"))
+    other, function, before = CudaDriver(setup.emulated), setup.function(), held(setup.emulated)
+    other.allocate(16)
+    with setup.driver.capture(setup.stream) as graphs:
+        other.close()
+        setup.launch(function)
+    assert held(setup.emulated) == (before[0] + 1, *before[1:])
+    found = setup.result()
+    assert not found.any()
+    setup.driver.replay(graphs[0], setup.stream)
+    setup.driver.copy_out(found.view(np.uint8), setup.y, setup.stream)
+    setup.driver.wait(setup.stream)
+    assert found[1] == FACTOR
+
+
 def test_a_cubin_of_other_parameters() -> None:
     kernel = compiled("scale")
     other = kernel.assembly.replace(".param .b32 scale_param_2", ".param .b64 scale_param_2")
@@ -203,8 +228,14 @@ def test_close_gives_everything_back() -> None:
     with setup.driver.capture(setup.stream):
         setup.driver.copy_in(setup.x, setup.host, setup.stream)
     assert all(held(setup.emulated))
-    setup.driver.close()
+    ran: list[object] = []
+    setup.emulated.listeners.append(ran.append)
+    setup.launch()  # is not waited for
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(setup.driver.close).result()
+        assert int(threads.submit(setup.emulated.cuCtxGetCurrent).result()[1]) == 0
     assert held(setup.emulated) == (0, 0, 0)
+    assert len(ran) == 1
     with pytest.raises(BringupError, match="the executor is closed"):
         setup.driver.use()
 

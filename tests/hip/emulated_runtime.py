@@ -27,7 +27,7 @@ from bringup.compile.kernels.compiled import Compiled
 from bringup.compile.ptx import Program
 
 SOURCE = Path(__file__).with_name("runtime.c")
-NO_DEVICE, GONE = 100, 4  # hipErrorNoDevice, hipErrorDeinitialized
+NO_DEVICE, INVALID_DEVICE, GONE = 100, 101, 4  # hipErrorNoDevice, hipErrorInvalidDevice, hipErrorDeinitialized
 LDS = 65_536  # bytes of shared memory that a block may have, of gfx90a and gfx942
 ANSWER = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint64)
@@ -103,7 +103,7 @@ class EmulatedHip(EmulatedDriver):
         return int(status)
 
     def _converted(self, name: str, arguments: list[int]) -> list[Any]:
-        if name in (HIP.version, "hipGetDeviceCount"):
+        if name in (HIP.version, HIP.current, "hipGetDeviceCount"):
             return []
         if name == HIP.function:
             return [arguments[0], ctypes.string_at(arguments[1])]
@@ -120,8 +120,11 @@ class EmulatedHip(EmulatedDriver):
     def hipInit(self, flags: int) -> tuple[int]:
         return (0,) if self.count else (NO_DEVICE,)
 
+    def hipGetDevice(self) -> tuple[int, int]:
+        return 0, 0
+
     def hipSetDevice(self, device: int) -> tuple[Any, ...]:
-        return self.cuCtxSetCurrent(CONTEXT if device == 0 else 0)
+        return self.cuCtxSetCurrent(CONTEXT) if device == 0 else (INVALID_DEVICE,)
 
     def hipDeviceGetName(self, address: int, length: int, device: int) -> tuple[int]:
         ctypes.memmove(address, b"AMD emulated\0", min(13, length))

@@ -16,7 +16,7 @@ char *last_text(void) { return text; }
 const uint64_t sizes[] = {sizeof(hipDeviceProp_tR0600), offsetof(hipDeviceProp_tR0600, gcnArchName),
                           sizeof(((hipDeviceProp_tR0600 *)0)->gcnArchName)};
 const int numbers[] = {hipDeviceAttributeMaxSharedMemoryPerBlock, hipStreamNonBlocking,
-                       hipStreamCaptureModeThreadLocal, hipErrorOutOfMemory, hipErrorNoDevice};
+                       hipStreamCaptureModeRelaxed, hipErrorOutOfMemory, hipErrorNoDevice};
 
 #define WORD(value) ((uint64_t)(uintptr_t)(value))
 #define ASK(name, ...)                                                        \
@@ -30,6 +30,7 @@ const int numbers[] = {hipDeviceAttributeMaxSharedMemoryPerBlock, hipStreamNonBl
 hipError_t hipInit(unsigned int flags) GIVES_STATUS("hipInit", flags)
 hipError_t hipRuntimeGetVersion(int *version) GIVES("hipRuntimeGetVersion", version, int, 0)
 hipError_t hipGetDeviceCount(int *count) GIVES("hipGetDeviceCount", count, int, 0)
+hipError_t hipGetDevice(int *device) GIVES("hipGetDevice", device, int, 0)
 hipError_t hipSetDevice(int device) GIVES_STATUS("hipSetDevice", (uint64_t)device)
 hipError_t hipDeviceGetName(char *name, int length, hipDevice_t device)
   GIVES_STATUS("hipDeviceGetName", WORD(name), (uint64_t)length, (uint64_t)device)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bringup.compile.gpu.driver.driver import NON_BLOCKING, THREAD_LOCAL
+from bringup.compile.gpu.driver.driver import NON_BLOCKING, RELAXED
 from bringup.compile.gpu.driver.errors import OUT_OF_MEMORY
 from bringup.compile.gpu.driver.hip import SHARED_OF_BLOCK, release_of
 from bringup.compile.gpu.driver.hip_library import SIGNATURES, HipLibrary, Out, Properties
@@ -74,7 +74,7 @@ def test_numbers_and_sizes_are_those_of_the_header(recorded) -> None:
     field: Any = Properties.gcnArchName
     assert list(found) == [ctypes.sizeof(Properties), field.offset, field.size]
     numbers = (ctypes.c_int * 5).in_dll(library, "numbers")
-    assert list(numbers) == [SHARED_OF_BLOCK, NON_BLOCKING, THREAD_LOCAL, OUT_OF_MEMORY, NO_DEVICE[1]]
+    assert list(numbers) == [SHARED_OF_BLOCK, NON_BLOCKING, RELAXED, OUT_OF_MEMORY, NO_DEVICE[1]]
 
 
 def test_names_of_errors(recorded) -> None:

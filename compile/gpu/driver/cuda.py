@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bringup.compile.gpu.driver.driver import THREAD_LOCAL, Arguments, Driver, Function, Grid, Stream
+from bringup.compile.gpu.driver.driver import RELAXED, Arguments, Driver, Function, Grid, Stream
 from bringup.compile.gpu.driver.names import CUDA
 
 STATIC_SHARED = 49_152  # bytes of shared memory that need no attribute of the function (CUDA programming guide)
@@ -20,13 +20,9 @@ class CudaDriver(Driver):
     def __init__(self, api: Any, label: Callable[[str], None] | None = None) -> None:
         super().__init__(api, CUDA, label)
 
-    def _begin(self) -> Any:
+    def _begin(self) -> tuple[Any, Any]:
         device = self._call("cuDeviceGet", 0)
-        self._context = self._call("cuDevicePrimaryCtxRetain", device)
-        return device
-
-    def _make_current(self) -> None:
-        self._call("cuCtxSetCurrent", self._context)
+        return device, self._call("cuDevicePrimaryCtxRetain", device)
 
     def _end(self) -> None:
         self._call("cuDevicePrimaryCtxRelease", self._device)
@@ -53,8 +49,8 @@ class CudaDriver(Driver):
     def _fact(self, name: str) -> int:
         return self._attribute(getattr(self._api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}"))
 
-    def _of_thread(self) -> Any:
-        return self._api.CUstreamCaptureMode(THREAD_LOCAL)
+    def _relaxed(self) -> Any:
+        return self._api.CUstreamCaptureMode(RELAXED)
 
     def _prepare(self, handle: Any, shared: int) -> None:
         if shared > STATIC_SHARED:

@@ -29,7 +29,7 @@ Grid = tuple[int, int, int]
 NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, hipStreamNonBlocking
 UNTIMED = 2  # CU_EVENT_DISABLE_TIMING, hipEventDisableTiming
 MAPPED = 2  # CU_MEMHOSTALLOC_DEVICEMAP, hipHostMallocMapped
-THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, hipStreamCaptureModeThreadLocal
+RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED, hipStreamCaptureModeRelaxed
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Driver(ABC):
         self._api, self._names, self._label = api, names, label or _unnamed
         self._held: dict[tuple[str, int], Any] = {}  # by the name of the function that releases it, and its handle
         self._call(names.start, 0)
-        self._device = self._begin()
+        self._device, self._context = self._begin()
         self._open = True
         try:
             self.use()
@@ -84,17 +84,13 @@ class Driver(ABC):
         if not self._open:
             help = "load the bundle again: its device memory was freed"
             raise fail("BU617", "the executor is closed", help=help)
-        self._make_current()
+        self._call(self._names.make_current, self._context)
 
     # the differences between the two APIs
 
     @abstractmethod
-    def _begin(self) -> Any:
-        """Opens the first device and returns its handle."""
-
-    @abstractmethod
-    def _make_current(self) -> None:
-        """Makes the device current in this thread."""
+    def _begin(self) -> tuple[Any, Any]:
+        """Opens the first device. Returns its handle, and what `make_current` reads."""
 
     @abstractmethod
     def _end(self) -> None:
@@ -115,9 +111,9 @@ class Driver(ABC):
     def shared_limit(self) -> int:
         """Maximum shared memory of a block, in bytes."""
 
-    def _of_thread(self) -> Any:
-        """The mode of a capture that is local to this thread."""
-        return THREAD_LOCAL
+    def _relaxed(self) -> Any:
+        """The mode of a capture during which this thread may make any call outside the stream."""
+        return RELAXED
 
     @abstractmethod
     def _prepare(self, handle: Any, shared: int) -> None:
@@ -237,14 +233,15 @@ class Driver(ABC):
     def capture(self, stream: Stream) -> Generator[list[Graph]]:
         """Captures the work that the block adds to the stream as a graph, without running it.
 
-        The yielded list contains the graph after the block.
+        The yielded list contains the graph after the block. In the block, garbage collection may close another driver.
         """
         found: list[Graph] = []
-        self._call(self._names.capture, stream, self._of_thread())
+        self._call(self._names.capture, stream, self._relaxed())
         try:
             yield found
         except BaseException:
-            getattr(self._api, self._names.end_capture)(stream)  # its status only repeats the failure
+            with suppress(BringupError):  # the driver has no graph if one of its calls failed
+                self._call(self._names.end_captured, self._call(self._names.end_capture, stream))
             raise
         graph = self._call(self._names.end_capture, stream)
         try:
@@ -257,21 +254,29 @@ class Driver(ABC):
         self._call(self._names.replay, graph, stream)
 
     def close(self) -> None:
-        """Releases all resources. It may be called in any thread, and more than once.
+        """Releases all resources after the work in all streams. It may be called in any thread, and more than once.
 
+        The current device of the thread stays the same, because garbage collection closes drivers amid other code.
         Errors are ignored, one by one: after a failed kernel the context has ended, and all calls fail.
         """
         if not self._open:
             return
-        self._open = False
+        self._open, names = False, self._names
+        calls = [(names.make_current, self._context)]
+        calls += [(names.wait, stream) for stream in self._held_by(names.end_stream)]
+        calls += [(name, handle) for name in names.given_back for handle in self._held_by(name)]
         with suppress(BringupError):
-            self._make_current()
-        for name in self._names.given_back:
-            for kind, handle in [key for key in self._held if key[0] == name]:
-                with suppress(BringupError):
-                    self._call(kind, self._held.pop((kind, handle)))
+            calls.append((names.make_current, self._call(names.current)))
+        for name, handle in calls:
+            with suppress(BringupError):
+                self._call(name, handle)
+        self._held.clear()
         with suppress(BringupError):
             self._end()
+
+    def _held_by(self, give_back: str) -> list[Any]:
+        """The handles that the function named `give_back` releases."""
+        return [handle for (name, _), handle in self._held.items() if name == give_back]
 
     def _hold(self, give_back: str, handle: Any) -> Any:
         """Records a handle, which the function named `give_back` releases. Returns the handle."""

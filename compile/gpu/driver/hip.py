@@ -21,11 +21,8 @@ class HipDriver(Driver):
         self._images: dict[int, bytes] = {}
         super().__init__(api, HIP)
 
-    def _begin(self) -> int:
-        return 0
-
-    def _make_current(self) -> None:
-        self._call("hipSetDevice", self._device)
+    def _begin(self) -> tuple[int, int]:
+        return 0, 0
 
     def _end(self) -> None:
         """Does nothing: all threads of a process share the device, and a reset would affect the others."""

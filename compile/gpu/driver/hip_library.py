@@ -39,6 +39,7 @@ SIGNATURES: Mapping[str, tuple[Any, ...]] = {
     "hipInit": (_UNSIGNED,),
     "hipRuntimeGetVersion": (Out(_INT),),
     "hipGetDeviceCount": (Out(_INT),),
+    "hipGetDevice": (Out(_INT),),
     "hipSetDevice": (_INT,),
     "hipDeviceGetName": (Out(ctypes.c_char * 256), _INT, _INT),
     "hipDeviceGetAttribute": (Out(_INT), _INT, _INT),

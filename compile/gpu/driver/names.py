@@ -10,6 +10,8 @@ class Names:
     """The name of each function in one of the two APIs."""
 
     start: str
+    current: str
+    make_current: str
     version: str
     device_name: str
     attribute: str
@@ -49,6 +51,8 @@ class Names:
 
 CUDA = Names(
     start="cuInit",
+    current="cuCtxGetCurrent",
+    make_current="cuCtxSetCurrent",
     version="cuDriverGetVersion",
     device_name="cuDeviceGetName",
     attribute="cuDeviceGetAttribute",
@@ -83,6 +87,8 @@ CUDA = Names(
 
 HIP = Names(
     start="hipInit",
+    current="hipGetDevice",
+    make_current="hipSetDevice",
     version="hipRuntimeGetVersion",
     device_name="hipDeviceGetName",
     attribute="hipDeviceGetAttribute",
