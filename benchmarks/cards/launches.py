@@ -36,8 +36,11 @@ def checked(executor: GpuExecutor, step: TrialStep) -> Iterator[Checked]:
     Rows of padding are not compared.
     """
     driver, stream, entry = executor._driver, executor._stream, step.entry.name
-    executor.copy_step(entry, step.arrays)
     ready = executor._opened(entry)
+    executor._forget_ahead()
+    ready.can_continue = False  # by the fields of an earlier step
+    ready.staging.fill(step.arrays)
+    ready.staging.copy_in(driver, stream)
     starts = iter(ready.starts)
     for launch, calls in executor._launches(entry):
 

@@ -19,6 +19,7 @@ from bringup.compile.gpu.staging import Staging
 from bringup.compile.gpu.states import States
 from bringup.compile.gpu.upload import upload
 from bringup.compile.kernels.call import SCRATCH, KernelCall, Operand, Pointer
+from bringup.compile.kernels.select.tensors import COUNTERS
 from bringup.compile.program.bind_weights import check_weights, dtype_of
 from bringup.compile.program.program import Draw, Entry, Interface
 from bringup.compile.schedule.costs import cost_of
@@ -71,8 +72,8 @@ class GpuExecutor:
             self._arena = driver.allocate(schedule.nbytes, "temporaries")
             self._scratch = driver.allocate(plan.scratch, SCRATCH)
             self._global_scratch = driver.allocate(plan.global_scratch, "global scratch")
-            driver.zero(self._scratch, plan.scratch, self._stream)
             self._entries: dict[str, Ready] = {}
+            self._clear_counters()
             self._states.zero(spec.name for spec in interface.states)
             failed.pop_all()
 
@@ -121,15 +122,6 @@ class GpuExecutor:
             self._driver.wait_for(flight.done)
         return ready.draws.tokens(slot, len(draws))
 
-    def copy_step(self, entry: str, step: Mapping[str, np.ndarray]) -> None:
-        """Copies a step's fields to the device, for single launches. The next `draw` needs a step. Raises as `step`."""
-        self._driver.use()
-        ready = self._opened(entry)
-        self._forget_ahead()
-        ready.can_continue = False
-        ready.staging.fill(step)
-        ready.staging.copy_in(self._driver, self._stream)
-
     def start_profile(self) -> Profile:
         """Starts a profile: from now on every launch is measured, and steps are not graphs."""
         self._profile = Profile()
@@ -138,9 +130,10 @@ class GpuExecutor:
         return self._profile
 
     def reset(self) -> None:
-        """Fills the states of sequences with zeros."""
+        """Fills the states of sequences with zeros, also after a step that failed between two launches."""
         self._driver.use()
         self._forget_ahead()
+        self._clear_counters()
         self._states.zero(spec.name for spec in self._interface.sequence_states)
 
     def write_slot(self, state: str, slot: int, row: np.ndarray) -> None:
@@ -178,6 +171,10 @@ class GpuExecutor:
             self._profile.finish(self._driver)
         elif graph is None and ready.entry.decode:
             self._captured(ready, kind, 0)
+
+    def _clear_counters(self) -> None:
+        """Fills the counters of scratch memory with zeros, as every completed step leaves them."""
+        self._driver.zero(self._scratch, min(self._plan.scratch, COUNTERS), self._stream)
 
     def _forget_ahead(self) -> None:
         """Discards a step that was started ahead. The fields on the device have advanced, so no draw may continue."""

@@ -6,14 +6,15 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bringup.compile.gpu import sampling
+from bringup.compile.gpu.driver.driver import Function
 from bringup.compile.gpu.executor import GpuExecutor
 from bringup.compile.gpu.sampling import sampling_of
-from bringup.compile.gpu.sizes import fields_of
 from bringup.compile.pipeline import build
 from bringup.compile.program.program import Draw, TensorSpec
 from bringup.compile.runtime.batch import Batch, load_batch
@@ -28,7 +29,6 @@ from tests.targets.test_gpu_files import damaged
 
 PROMPT = list(range(1, 61))  # its blocks of 64 tokens: the fifth new token begins another one
 NEW = 8
-GREEDY = [Draw(0.0, 1.0, 0.0)]
 # Temperature, top-p and top-k.
 SETTINGS = [(0.0, 1.0, 0), (1.0, 1.0, 0), (0.8, 0.7, 0), (2.0, 1.0, 7), (1.5, 0.8, 20), (3.0, 0.9, 500), (0.0, 1.0, 3)]
 
@@ -97,6 +97,26 @@ def test_steps_ahead(gpu_bundle) -> None:
     assert [*tokens, *answer] == list(wanted.generate(PROMPT[:59], max_new_tokens=8))
 
 
+def test_a_step_that_is_interrupted_before_its_last_launch(gpu_bundle, monkeypatch) -> None:
+    """The largest logits of its head are in scratch memory, but no launch has read and cleared them."""
+    session, wanted = load(gpu_bundle, "emulate"), load(gpu_bundle, "reference")
+    assert isinstance(session.executor, GpuExecutor)
+    driver = session.executor._driver
+    launch = driver.launch
+
+    def interrupted(function: Function, *arguments: Any, **named: Any) -> None:
+        if function.name == "draw":
+            raise KeyboardInterrupt
+        launch(function, *arguments, **named)
+
+    monkeypatch.setattr(driver, "launch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(session.generate(PROMPT[:5], max_new_tokens=2))
+    monkeypatch.undo()
+    tokens = list(session.generate(PROMPT[:3], max_new_tokens=2))
+    assert tokens == list(wanted.generate(PROMPT[:3], max_new_tokens=2))
+
+
 def test_another_executor(gpu_bundle) -> None:
     """One that has drawn too, for another sequence, begins with a step of this one."""
     session, second, wanted = load(gpu_bundle, "emulate"), load(gpu_bundle, "emulate"), load(gpu_bundle, "reference")
@@ -106,20 +126,6 @@ def test_another_executor(gpu_bundle) -> None:
     second.executor.set_states(session.executor.states())
     session.executor = second.executor
     assert [*tokens, *answer] == list(wanted.generate(PROMPT[:5], max_new_tokens=NEW))
-
-
-def test_a_step_that_is_copied(gpu_bundle) -> None:
-    """The fields of another step are on the device: the next draw needs its own."""
-    session = load(gpu_bundle, "emulate")
-    list(session.generate(PROMPT[:3], max_new_tokens=3))
-    executor = session.executor
-    assert isinstance(executor, GpuExecutor)
-    assert executor.can_continue("decode", GREEDY)
-    fields = {
-        spec.name: np.zeros(spec.shape) for spec in fields_of(session.interface.entry("decode"), session.interface)
-    }
-    executor.copy_step("decode", fields)
-    assert not executor.can_continue("decode", GREEDY)
 
 
 def test_a_draft_draws_nothing(gpu_bundle) -> None:
