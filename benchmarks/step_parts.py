@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -61,10 +60,15 @@ class Parts:
         }
 
     def graph(self, steps: Sequence[Sequence[Start]]) -> Graph:
-        """A graph of these steps. Each launch may start early, also after the last one of the previous step."""
+        """A graph of these steps. All launches but the first one of each step may start early.
+
+        That one waits for the end of the previous step, whose last launch writes the fields of this one: other launches
+        read them before they wait.
+        """
         with self._driver.capture(self._stream) as graphs:
-            for number, start in enumerate(chain.from_iterable(steps)):
-                self._driver.launch(start.function, start.grid, start.arguments, self._stream, early=number > 0)
+            for step in steps:
+                for number, start in enumerate(step):
+                    self._driver.launch(start.function, start.grid, start.arguments, self._stream, early=number > 0)
         return graphs[0]
 
     def replayed(self, graph: Graph, count: int = 1, event: Event | None = None) -> float:

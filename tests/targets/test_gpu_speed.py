@@ -132,6 +132,13 @@ def test_the_parts_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
                 slot = 1 if "host waits" in name else 0
                 assert parts.draws.tokens(slot, 1) == expected[-1:], name
         assert ours.tokens(1 + 4) == expected
+        early: list[bool] = []
+        launch = parts._driver.launch
+        monkeypatch.setattr(
+            parts._driver, "launch", lambda *given, **named: early.append(named["early"]) or launch(*given, **named)
+        )
+        parts.graph([parts._ready.draw_starts[0]] * 2)
+        assert early == 2 * [False, *[True] * (len(early) // 2 - 1)]
     assert all(times[name][0] > 0 for name in times if name != "a session")  # of four steps, that is a difference
     assert len(step_parts.table(times).splitlines()) == 2 + len(times) == 9
 
