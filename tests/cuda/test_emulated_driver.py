@@ -166,6 +166,8 @@ def test_refused_calls() -> None:
     with pytest.raises(BringupError, match=r"out of device memory.*CUDA_ERROR_OUT_OF_MEMORY") as caught:
         driver.allocate(1 << 30)
     assert caught.value.findings[0].code == "BU618"
+    with pytest.raises(BringupError, match="out of host memory: cuMemHostAlloc returned CUDA_ERROR_OUT_OF_MEMORY"):
+        driver.pinned(1 << 62)
     driver.wait(setup.stream)  # none of them ended the context
 
 

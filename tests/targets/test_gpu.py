@@ -12,6 +12,7 @@ import pytest
 from transformers import BloomConfig, GPTNeoXConfig, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen3Config
 
 from bringup.cli.main import cli
+from bringup.compile.gpu import states
 from bringup.compile.gpu.executor import GpuExecutor
 from bringup.compile.gpu.opening import cuda_of, runs_on
 from bringup.compile.gpu.profile import chrome_trace, totals
@@ -82,11 +83,17 @@ def test_each_launch_has_a_cubin(gpu_bundle) -> None:
     assert all(groups)
 
 
-def test_states_pass_through_the_device(gpu_bundle) -> None:
+def test_states_pass_through_the_device(gpu_bundle, monkeypatch) -> None:
+    """In parts: pinned memory does not grow with the caches."""
+    monkeypatch.setattr(states, "CHUNK", 1000)
     executor = load(gpu_bundle, "emulate").executor
-    given = {name: np.full_like(array, 3) for name, array in executor.states().items()}
+    assert isinstance(executor, GpuExecutor)
+    assert executor._states._buffer.nbytes == 1000
+    given = {name: np.arange(array.size, dtype=array.dtype) for name, array in executor.states().items()}
+    given = {name: array.reshape(executor.states()[name].shape) for name, array in given.items()}
     executor.set_states(given)
-    assert all((array == 3).all() for array in executor.states().values())
+    for name, array in executor.states().items():
+        np.testing.assert_array_equal(array, given[name])
     executor.reset()
     assert not any(array.any() for array in executor.states().values())
 

@@ -14,6 +14,7 @@ _HELP = {
     218: "the emulator does not support this PTX: `--executor gpu` or `--executor reference` runs the bundle",
     209: "the kernels are for another GPU: compile the model again for this one",
     700: f"a kernel accessed memory outside its buffers; {_FINDS}",
+    716: f"a kernel accessed memory at an address that is not aligned; {_FINDS}",  # only of CUDA
     719: f"a kernel failed; {_STICKY}",
 }
 
@@ -32,6 +33,9 @@ def checked(api: Any, names: Names, call: str, result: tuple[Any, ...]) -> Any:
 def failure(api: Any, names: Names, call: str, status: Any) -> BringupError:
     """The error for a status that the function `call` returned: BU618 or BU617."""
     name, text = (_text(getattr(api, each)(status)) for each in (names.error_name, names.error_text))
+    if int(status) == OUT_OF_MEMORY and call == names.pin:
+        help = "end other programs, or raise the memory limit of the container"
+        return fail("BU618", f"out of host memory: {call} returned {name}", help=help)
     if int(status) == OUT_OF_MEMORY:
         help = "compile with a smaller --max-seq-len or --max-batch-size, or use a GPU with more memory"
         return fail("BU618", f"out of device memory: {call} returned {name}", help=help)
