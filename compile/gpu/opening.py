@@ -79,10 +79,11 @@ def open_gpu(plan: KernelPlan) -> Driver:
 def check_device(plan: KernelPlan, driver: Driver) -> None:
     """Raises BU615 for a device that cannot run the kernels, BU616 for a driver that is older than the kernels."""
     found, instead = driver.architecture, without_gpu(plan.capability)
-    compile_again = f"compile the model for `{'cuda' if is_nvidia(found) else 'rocm'}:{found}`"
+    family, variable = ("cuda", "CUDA_VISIBLE_DEVICES") if is_nvidia(found) else ("rocm", "HIP_VISIBLE_DEVICES")
+    compile_again = f"compile the model for `{family}:{found}`"
     if not runs_on(plan.target, found):
         message = f"the bundle is for {plan.target}, the GPU `{driver.name}` is {found}"
-        raise fail("BU615", message, help=f"{compile_again}; {instead}")
+        raise fail("BU615", message, help=f"{compile_again}; {variable}=N selects another GPU; {instead}")
     most = max((each.shared for each in plan.kernels.values()), default=0)
     if most > driver.shared_limit:
         message = f"a kernel needs {most:,} bytes of shared memory, `{driver.name}` has {driver.shared_limit:,} a block"
