@@ -12,6 +12,7 @@ from bringup.compile.gpu.driver.arguments import packed
 GRID_X, GRID_YZ = 2**31 - 1, 65_535  # blocks of a grid (CUDA programming guide, "Technical Specifications")
 MOST_WARPS, MOST_SHARED = 32, 1 << 20  # warps of a block (same table); bytes, more than any device has
 MOST_SCRATCH = 1 << 40  # bytes, more than the memory of any device
+ALIGNED = 256  # bytes to which an allocation is aligned (`Driver.allocate`)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ARCHITECTURE = re.compile(r"sm_\d{2,3}[af]?|gfx[0-9a-f]{3,4}")
 Check = Callable[[Any], bool]
@@ -125,7 +126,7 @@ _KERNEL: dict[str, Check] = {
     "warp_size": lambda value: value in (32, 64) and type(value) is int,
     "shared": _in(0, MOST_SHARED),
     "global_scratch_size": _in(0, MOST_SCRATCH),
-    "global_scratch_align": _in(1, 1 << 20),
+    "global_scratch_align": _in(1, ALIGNED),
     "waits": lambda value: isinstance(value, bool),
 }
 _SETTINGS: dict[str, Check] = {

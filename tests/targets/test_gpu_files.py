@@ -56,6 +56,7 @@ FIRST_KERNEL: dict[str, object] = {
     "warp_size": 2.5,
     "types": [1, 1, 1, 1, 1, 1, 1],
     "global_scratch_size": 10**15,
+    "global_scratch_align": 512,
 }
 
 
