@@ -14,7 +14,7 @@ from bringup.compile.kernels.code.types import TYPES, power_of_two
 from bringup.compile.kernels.code.writer import Code, NotTaken
 from bringup.compile.kernels.select.elements import store_row
 from bringup.compile.kernels.select.outputs import columns_of
-from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View, whole
+from bringup.compile.schedule.graph.op_graph import Group, Node, View, whole
 from bringup.compile.schedule.graph.roles import Role, products, role_of
 
 
@@ -37,7 +37,7 @@ class Heads:
     share: int
 
 
-def has_heads(graph: OpGraph, group: Group) -> bool:
+def has_heads(group: Group) -> bool:
     """Whether a group applies rope after its product."""
     after = group.nodes[group.nodes.index(products(group)[0]) :]
     return any(role_of(node) is Role.ROTARY for node in after)

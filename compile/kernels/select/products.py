@@ -77,12 +77,12 @@ def epilogue_of(
     not store it. Rope needs so many registers that a thread has half of the accumulators. If there are more rows than
     a tile has, the product is compute-bound, and a launch for rope after it takes less time than the smaller tiles.
     """
-    graph, group, shape = code.graph, code.group, code.graph.buffers[factors[0].node.outputs[0]].shape
+    group, shape = code.group, code.graph.buffers[factors[0].node.outputs[0]].shape
     lead = _lead(code, given, shape)
     accumulators: list[tuple[int, int, int]] = []
     for number, factor in enumerate(factors):
         code.bases[factor.node.outputs[0]] = _accumulated(code, factor, number, lead, accumulators)
-    if has_heads(graph, group):
+    if has_heads(group):
         if len(factors) != 1 or given.batch or given.rows > TALLEST or drawn:
             raise NotTaken
         done = write_heads(code, factors[0].node, lead)
