@@ -236,8 +236,8 @@ class Driver(ABC):
         The yielded list contains the graph after the block. In the block, garbage collection may close another driver.
         """
         found: list[Graph] = []
-        self._call(self._names.capture, stream, self._relaxed())
         try:
+            self._call(self._names.capture, stream, self._relaxed())
             yield found
         except BaseException:
             with suppress(BringupError):  # the driver has no graph if one of its calls failed
