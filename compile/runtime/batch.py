@@ -275,7 +275,7 @@ def load_batch(
     """Opens a bundle for several sequences at a time, up to the `--max-batch-size` that it was compiled with.
 
     Other requests wait. `lora_bytes` is the size of the host's cache of LoRAs. `lora_fraction` limits the LoRA slots to
-    a fraction of the free device memory, which may be fewer slots than `--max-loras`. `executor` and errors are as for
+    a fraction of the host's free memory, which may be fewer slots than `--max-loras`. `executor` and errors are as for
     `load`.
 
     `draft` is the bundle of a draft, which reads tokens, and proposes up to `draft_tokens` (4) for each request in a

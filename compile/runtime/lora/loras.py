@@ -19,9 +19,9 @@ HOST_BYTES = 1 << 30  # TensorRT-LLM's default (PeftCacheConfig, `host_cache_siz
 class Loras:
     """Any thread may add, hold and release LoRAs; the thread that runs steps places them.
 
-    `fraction` is the part of the memory that is free after the bundle is loaded which slots may use: this may be fewer
-    slots than the bundle has; `free` is that memory, by default what the system reports. Raises BU621 if there is no
-    memory for one slot, BU024 for an invalid fraction or number of bytes.
+    `fraction` is the part of the host's memory that is free after the bundle is loaded which slots may use: this may be
+    fewer slots than the bundle has. Raises BU621 if there is no memory for one slot, BU024 for an invalid fraction or
+    number of bytes.
     """
 
     def __init__(
@@ -31,12 +31,11 @@ class Loras:
         *,
         host_bytes: int = HOST_BYTES,
         fraction: float | None = None,
-        free: int | None = None,
     ) -> None:
         self.slots = Slots(interface)
         count = self.slots.count
         if fraction is not None:
-            count = _affordable(self.slots, fraction, (available_bytes() or 0) if free is None else free)
+            count = _affordable(self.slots, fraction, available_bytes() or 0)
         host = PinnedLru[TaskId, LoraWeights](integer("lora_bytes", host_bytes, minimum=0))
         self._cache = LoraCache(host, PinnedLru(count), partial(self.slots.write, executor))
 

@@ -7,6 +7,7 @@ import pytest
 
 from bringup.compile.runtime.batch import Batch, load_batch
 from bringup.compile.runtime.drafts import Drafts
+from bringup.compile.runtime.lora import loras as loras_file
 from bringup.compile.runtime.lora.loras import Loras
 from bringup.compile.runtime.lora.weights import LoraFactors, LoraWeights
 from bringup.compile.runtime.request import Request
@@ -104,11 +105,10 @@ def test_requests_share_blocks_with_those_of_their_lora_only(llama, batch):
     assert found[2][0] == found[4][0] == [llama.continued(None, tokens, 3)]
 
 
-def test_requests_wait_for_a_slot(llama, batch):
+def test_requests_wait_for_a_slot(llama, batch, monkeypatch):
     """Two LoRAs and one slot: the requests run one after the other, and a third without a LoRA keeps its turn."""
-    alone = Batch(
-        batch._opened, Loras(batch.interface, batch.executor, fraction=1.0, free=batch.loras.slots.slot_bytes)
-    )
+    monkeypatch.setattr(loras_file, "available_bytes", lambda: batch.loras.slots.slot_bytes)
+    alone = Batch(batch._opened, Loras(batch.interface, batch.executor, fraction=1.0))
     requests = [
         Request(tokens, max_new_tokens=4, lora=name, lora_weights=name and alone.read_lora(llama.loras[name]))
         for tokens, name in zip(prompts(3, seed=9), ("plain", "one", None), strict=True)
@@ -196,11 +196,11 @@ def test_an_unknown_id_is_refused_before_anything_runs(batch):
     assert len(batch) == 0
 
 
-def test_the_part_of_free_memory_bounds_the_slots(batch):
-    free = 5 * batch.loras.slots.slot_bytes
+def test_the_part_of_free_memory_bounds_the_slots(batch, monkeypatch):
+    monkeypatch.setattr(loras_file, "available_bytes", lambda: 5 * batch.loras.slots.slot_bytes)
 
     def limit(fraction: float) -> int:
-        return Loras(batch.interface, batch.executor, fraction=fraction, free=free).figures().device.limit
+        return Loras(batch.interface, batch.executor, fraction=fraction).figures().device.limit
 
     assert (limit(1.0), limit(0.5)) == (SLOTS, 2)
     assert code_of(limit, 0.1) == "BU621"
