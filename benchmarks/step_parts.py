@@ -36,6 +36,7 @@ class Parts:
         executor = ours.session.executor
         assert isinstance(executor, GpuExecutor)
         self._ours, self._driver, self._stream = ours, executor._driver, executor._stream
+        self._driver.use()
         self._ready = executor._entries[ENTRY]
         assert self._ready.draws is not None
         self.draws = self._ready.draws

@@ -116,6 +116,7 @@ class Card:
 
     def __init__(self) -> None:
         self.driver = CudaDriver(driver_module())
+        self.driver.use()
         self.stream = self.driver.stream()
         self.random = self.driver.pinned(64 << 20)
         numbers = np.random.default_rng(0).normal(0, 0.02, len(self.random) // 4).astype(np.float32)

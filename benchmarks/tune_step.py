@@ -195,6 +195,7 @@ def _has_memory(executor: GpuExecutor, call: KernelCall, own: Compiled) -> bool:
 
 def tuned(executor: GpuExecutor, entry: str, capability: str, best: int) -> None:
     """Prints the fastest tiles of each kernel of a step."""
+    executor._driver.use()
     starts, launches = list(executor._entries[entry].starts), list(executor._schedule.launches(entry))
     now = microseconds(executor, starts)
     print(f"{entry}: {now:.1f} us, {len(starts)} launches")

@@ -36,6 +36,7 @@ def checked(executor: GpuExecutor, step: TrialStep) -> Iterator[Checked]:
     Rows of padding are not compared.
     """
     driver, stream, entry = executor._driver, executor._stream, step.entry.name
+    driver.use()
     ready = executor._opened(entry)
     executor._forget_ahead()
     ready.can_continue = False  # by the fields of an earlier step

@@ -58,7 +58,7 @@ class GpuExecutor:
         """
         self._driver = driver
         self._close = weakref.finalize(self, driver.close)
-        with ExitStack() as failed:
+        with ExitStack() as failed, driver.current():
             failed.callback(self.close)
             check_weights(interface, weights)
             self._plan, self._schedule, self._interface = plan, schedule, interface
@@ -79,11 +79,11 @@ class GpuExecutor:
 
     def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Runs an entry point with the fields `step`. Returns its outputs. Synchronises once. BU617 after `close`."""
-        self._driver.use()
-        ready = self._opened(entry)
-        ready.staging.fill(step)
-        self._run(ready, "logits")
-        return {name: array.copy() for name, (array, _) in ready.outputs.items()}
+        with self._driver.current():
+            ready = self._opened(entry)
+            ready.staging.fill(step)
+            self._run(ready, "logits")
+            return {name: array.copy() for name, (array, _) in ready.outputs.items()}
 
     def can_draw(self, entry: str) -> bool:
         """See `program.TokenExecutor`."""
@@ -100,27 +100,27 @@ class GpuExecutor:
         self, entry: str, step: Mapping[str, np.ndarray] | None, draws: Sequence[Draw], *, ahead: bool = False
     ) -> list[int]:
         """See `program.TokenExecutor`. Synchronises once. Raises BU617 after `close`."""
-        self._driver.use()
-        ready = self._opened(entry)
-        assert ready.draws is not None
-        assert step is not None or self.can_continue(entry, draws)
-        is_same = ready.draws.are(draws)
-        flight = ready.ahead if step is None else None
-        if flight is None:
-            if step is not None:
-                ready.staging.fill(step)
-            ready.draws.fill(draws)
-            kind: Kind = "draw" if step is not None else "repeat" if is_same else "continue"
-            self._run(ready, kind)
-            slot = 0
-        else:
-            slot = flight.slot
-        ready.can_continue, ready.ahead = True, None
-        if ahead and self._profile is None:
-            ready.ahead = self._started(ready, 1 - slot)
-        if flight is not None:
-            self._driver.wait_for(flight.done)
-        return ready.draws.tokens(slot, len(draws))
+        with self._driver.current():
+            ready = self._opened(entry)
+            assert ready.draws is not None
+            assert step is not None or self.can_continue(entry, draws)
+            is_same = ready.draws.are(draws)
+            flight = ready.ahead if step is None else None
+            if flight is None:
+                if step is not None:
+                    ready.staging.fill(step)
+                ready.draws.fill(draws)
+                kind: Kind = "draw" if step is not None else "repeat" if is_same else "continue"
+                self._run(ready, kind)
+                slot = 0
+            else:
+                slot = flight.slot
+            ready.can_continue, ready.ahead = True, None
+            if ahead and self._profile is None:
+                ready.ahead = self._started(ready, 1 - slot)
+            if flight is not None:
+                self._driver.wait_for(flight.done)
+            return ready.draws.tokens(slot, len(draws))
 
     def start_profile(self) -> Profile:
         """Starts a profile: from now on every launch is measured, and steps are not graphs."""
@@ -131,27 +131,27 @@ class GpuExecutor:
 
     def reset(self) -> None:
         """Fills the states of sequences with zeros, also after a step that failed between two launches."""
-        self._driver.use()
-        self._forget_ahead()
-        self._clear_counters()
-        self._states.zero(spec.name for spec in self._interface.sequence_states)
+        with self._driver.current():
+            self._forget_ahead()
+            self._clear_counters()
+            self._states.zero(spec.name for spec in self._interface.sequence_states)
 
     def write_slot(self, state: str, slot: int, row: np.ndarray) -> None:
         """See `runtime.lora.slots.LoraExecutor`."""
-        self._driver.use()
-        self._forget_ahead()
-        self._states.write_row(state, slot, row)
+        with self._driver.current():
+            self._forget_ahead()
+            self._states.write_row(state, slot, row)
 
     def states(self) -> dict[str, np.ndarray]:
         """A copy of every state, by name."""
-        self._driver.use()
-        return self._states.read()
+        with self._driver.current():
+            return self._states.read()
 
     def set_states(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Overwrites the states in `arrays`, by name."""
-        self._driver.use()
-        self._forget_ahead()
-        self._states.write(arrays)
+        with self._driver.current():
+            self._forget_ahead()
+            self._states.write(arrays)
 
     def close(self) -> None:
         """Frees the device's memory. No step may follow; a second call has no effect."""

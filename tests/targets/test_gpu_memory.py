@@ -67,15 +67,19 @@ def test_the_device_gets_everything_back(gpu_bundle, monkeypatch, end: str) -> N
     assert held(drivers[0]) == 0
 
 
-def test_a_session_goes_to_another_thread(gpu_bundle) -> None:
+def test_a_session_goes_to_another_thread(gpu_bundle, monkeypatch) -> None:
+    """No thread has another current context after it."""
+    drivers = drivers_of(monkeypatch)
     session = load(gpu_bundle, "emulate")
     wanted = list(session.generate([1, 2, 3], max_new_tokens=3))
 
     def use() -> list[int]:
         session.executor.set_states(session.executor.states())
         found = list(session.generate([1, 2, 3], max_new_tokens=3))
+        assert int(drivers[0].cuCtxGetCurrent()[1]) == 0
         session.close()
         return found
 
+    assert int(drivers[0].cuCtxGetCurrent()[1]) == 0
     with ThreadPoolExecutor(1) as threads:
         assert threads.submit(use).result() == wanted

@@ -65,21 +65,28 @@ class Driver(ABC):
 
     def __init__(self, api: Any, names: Names, label: Callable[[str], None] | None = None) -> None:
         """Opens the first device. `label` is called with the name of each allocation before it."""
-        self._api, self._names, self._label = api, names, label or _unnamed
+        self._api, self._names = api, names
+        self._label: Callable[[str], None] = label or (lambda name: None)
         self._held: dict[tuple[str, int], Any] = {}  # by the name of the function that releases it, and its handle
         self._call(names.start, 0)
         self._device, self._context = self._begin()
         self._open = True
+
+    @contextmanager
+    def current(self) -> Generator[None]:
+        """As `use`, in the block: after it the thread has its previous device, which other libraries may use."""
+        before = self._call(self._names.current)
+        self.use()
         try:
-            self.use()
-        except BringupError:
-            self.close()
-            raise
+            yield
+        finally:
+            with suppress(BringupError):  # it repeats the failure of a kernel
+                self._call(self._names.make_current, before)
 
     def use(self) -> None:
         """Makes the device current in this thread: each thread has its own current device.
 
-        Must be called before other functions if another thread may have called last. Raises BU617 after `close`.
+        Other functions need it, except for properties of the device. Raises BU617 after `close`.
         """
         if not self._open:
             help = "load the bundle again: its device memory was freed"
@@ -289,7 +296,3 @@ class Driver(ABC):
 
     def _call(self, name: str, *arguments: Any) -> Any:
         return checked(self._api, self._names, name, getattr(self._api, name)(*arguments))
-
-
-def _unnamed(name: str) -> None:
-    """Ignores the name: allocations of a real driver have none."""
