@@ -18,6 +18,7 @@ from llvmlite import ir
 from bringup.compile.llvm.ir.cell import Cell
 from bringup.compile.llvm.ir.dtypes import AS_STORED, F32, F64, I8, I16, I32, I64, NOTHING, POINTER, STORED, size_of
 from bringup.compile.llvm.ir.halves import from_half, to_half
+from bringup.compile.llvm.ir.lanes import constant, vector
 from bringup.compile.llvm.ir.machine import Machine
 from bringup.compile.llvm.ir.metadata import Distinct
 
@@ -27,13 +28,7 @@ KERNEL = ir.FunctionType(NOTHING, [POINTER, I64, I64, POINTER])
 
 def real(value: float, like: Value | None = None) -> Value:
     """A float32 constant, or one of the type of `like`: a float64, or the same value in each lane of a vector."""
-    kind = F32 if like is None else like.type
-    return kind([F32(value)] * kind.count) if isinstance(kind, ir.VectorType) else kind(value)
-
-
-def vector(lanes: int, element: Any = F32) -> Any:
-    """The type of a vector of `lanes` elements; the element's type if `lanes` is 1."""
-    return ir.VectorType(element, lanes) if lanes > 1 else element
+    return constant(F32 if like is None else like.type, value)
 
 
 class Emitter:
@@ -167,18 +162,18 @@ class Emitter:
             return raw
         if dtype == "bfloat16":
             wide = b.zext(raw, vector(lanes, I32))
-            return b.bitcast(b.shl(wide, _splat(I32, 16, lanes)), vector(lanes))
+            return b.bitcast(b.shl(wide, constant(vector(lanes, I32), 16)), vector(lanes))
         if dtype == "float16":
             return from_half(b, self.machine, raw)
         if dtype == "bool":
-            return b.icmp_unsigned("!=", raw, _splat(I8, 0, lanes))
+            return b.icmp_unsigned("!=", raw, constant(vector(lanes, I8), 0))
         return (b.zext if dtype == "uint8" else b.sext)(raw, vector(lanes, I64))
 
     def load_pairs(self, place: Value, index: Value, lanes: int) -> tuple[Value, Value]:
         """The even and the odd elements of 2 · `lanes` consecutive bfloat16, as float32: one instruction each."""
-        b = self.b
-        both = b.load(self.at(place, "bfloat16", index), typ=vector(lanes, I32), align=2)
-        even, odd = b.shl(both, _splat(I32, 16, lanes)), b.and_(both, _splat(I32, 0xFFFF0000, lanes))
+        b, kind = self.b, vector(lanes, I32)
+        both = b.load(self.at(place, "bfloat16", index), typ=kind, align=2)
+        even, odd = b.shl(both, constant(kind, 16)), b.and_(both, constant(kind, 0xFFFF0000))
         return b.bitcast(even, vector(lanes)), b.bitcast(odd, vector(lanes))
 
     def store(self, place: Value, dtype: str, index: Value, value: Value, *, is_rounded: bool = False) -> None:
@@ -211,7 +206,7 @@ class Emitter:
         """A float32 rounded to a dtype, as float32; an i64 wrapped to an integer dtype, as i64."""
         b, lanes = self.b, _lanes(value)
         if dtype == "bfloat16":
-            wide = b.shl(b.zext(self._upper_half(value), vector(lanes, I32)), _splat(I32, 16, lanes))
+            wide = b.shl(b.zext(self._upper_half(value), vector(lanes, I32)), constant(vector(lanes, I32), 16))
             return b.bitcast(wide, value.type)
         if dtype == "float16":
             return from_half(b, self.machine, to_half(b, self.machine, value))
@@ -225,16 +220,16 @@ class Emitter:
         b, lanes = self.b, _lanes(value)
         kind = vector(lanes, I32)
         bits = b.bitcast(value, kind)
-        odd = b.and_(b.lshr(bits, _splat(I32, 16, lanes)), _splat(I32, 1, lanes))
-        near = b.add(b.add(bits, odd), _splat(I32, 0x7FFF, lanes))
+        odd = b.and_(b.lshr(bits, constant(vector(lanes, I32), 16)), constant(vector(lanes, I32), 1))
+        near = b.add(b.add(bits, odd), constant(vector(lanes, I32), 0x7FFF))
         is_nan = b.fcmp_unordered("uno", value, value)
-        return self._cut(b.select(is_nan, b.or_(bits, _splat(I32, 0x400000, lanes)), near))
+        return self._cut(b.select(is_nan, b.or_(bits, constant(vector(lanes, I32), 0x400000)), near))
 
     def _cut(self, value: Value) -> Value:
         """The upper 16 bits of 32-bit elements."""
         b, lanes = self.b, _lanes(value)
         bits = b.bitcast(value, vector(lanes, I32))
-        return b.trunc(b.lshr(bits, _splat(I32, 16, lanes)), vector(lanes, I16))
+        return b.trunc(b.lshr(bits, constant(vector(lanes, I32), 16)), vector(lanes, I16))
 
     # --- vectors
 
@@ -275,7 +270,3 @@ def suffix(value: Value) -> str:
 
 def _lanes(value: Value) -> int:
     return value.type.count if isinstance(value.type, ir.VectorType) else 1
-
-
-def _splat(kind: Any, value: int, lanes: int) -> Value:
-    return vector(lanes, kind)([kind(value)] * lanes) if lanes > 1 else kind(value)

@@ -8,10 +8,9 @@ The polynomial of tanh is that of Cephes (S. Moshier, single precision: tanhf.c)
 
 from __future__ import annotations
 
-from llvmlite import ir
-
 from bringup.compile.llvm.ir.dtypes import F64, I32
-from bringup.compile.llvm.ir.emitter import Emitter, Value, real, suffix, vector
+from bringup.compile.llvm.ir.emitter import Emitter, Value, real, suffix
+from bringup.compile.llvm.ir.lanes import constant, like
 
 LOG2_E, LN2_HIGH, LN2_LOW = 1.44269504088896341, 0.693359375, -2.12194440e-4
 LARGEST, SMALLEST = 89.0, -88.0  # the argument of exp is clamped to this range; beyond it the result is infinity or 0
@@ -38,11 +37,11 @@ def exp(e: Emitter, x: Value, *, is_below: bool = False) -> Value:
     rest = e.multiply_add(n, real(-LN2_HIGH, x), bounded)
     rest = e.multiply_add(n, real(-LN2_LOW, x), rest)
     value = polynomial(e, rest, (*_EXP, 1.0, 1.0))
-    kind = vector(x.type.count, I32) if isinstance(x.type, ir.VectorType) else I32
+    kind = like(x, I32)
     # The bits of 2^n. For n = -127 they are 0.
-    bits = b.add(b.shl(b.bitcast(shifted, kind), _whole(kind, 23)), _whole(kind, 127 << 23))
+    bits = b.add(b.shl(b.bitcast(shifted, kind), constant(kind, 23)), constant(kind, 127 << 23))
     if not is_below:  # 2^128 exceeds float32, so it is computed as 2 · 2^127
-        most_bits = _whole(kind, (127 + 127) << 23)
+        most_bits = constant(kind, (127 + 127) << 23)
         is_last = b.icmp_signed(">", bits, most_bits)
         value = b.select(is_last, b.fadd(value, value), value)
         bits = b.select(is_last, most_bits, bits)
@@ -126,7 +125,3 @@ def polynomial(e: Emitter, x: Value, factors: tuple[float, ...]) -> Value:
     for factor in factors[1:]:
         value = e.multiply_add(value, x, real(factor, x))
     return value
-
-
-def _whole(kind: object, value: int) -> Value:
-    return kind([I32(value)] * kind.count) if isinstance(kind, ir.VectorType) else I32(value)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from functools import reduce
 
 from bringup.compile.llvm.ir.dtypes import I16, I32
-from bringup.compile.llvm.ir.emitter import Emitter, Value, vector
+from bringup.compile.llvm.ir.emitter import Emitter, Value
+from bringup.compile.llvm.ir.lanes import vector
 
 
 def add_products(e: Emitter, total: Value | None, one: Value, other: Value) -> Value:

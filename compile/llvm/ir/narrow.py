@@ -12,34 +12,36 @@ from collections.abc import Callable, Mapping
 from llvmlite import ir
 
 from bringup.compile.llvm.ir.dtypes import F32, I16, I32, I64
-from bringup.compile.llvm.ir.emitter import Emitter, Value, vector
+from bringup.compile.llvm.ir.emitter import Emitter, Value
 from bringup.compile.llvm.ir.halves import from_half
+from bringup.compile.llvm.ir.lanes import constant, like, vector
 
 
 def e4m3(e: Emitter, codes: Value) -> Value:
     """float32 of float8_e4m3fn bytes: their bits, moved to a float16, are the value times 2^-8, except for NaN."""
-    b = e.b
-    wide = b.shl(b.sext(codes, _like(codes, I16)), _number(codes, I16, 7))
-    bits = b.and_(wide, _number(codes, I16, 0xBF80))
-    is_nan = b.icmp_unsigned("==", b.and_(bits, _number(codes, I16, 0x3F80)), _number(codes, I16, 0x3F80))
-    bits = b.select(is_nan, _number(codes, I16, 0x7E00), bits)
-    return b.fmul(from_half(b, e.machine, bits), _real(codes, 256.0))
+    b, kind = e.b, like(codes, I16)
+    wide = b.shl(b.sext(codes, kind), constant(kind, 7))
+    bits = b.and_(wide, constant(kind, 0xBF80))
+    is_nan = b.icmp_unsigned("==", b.and_(bits, constant(kind, 0x3F80)), constant(kind, 0x3F80))
+    bits = b.select(is_nan, constant(kind, 0x7E00), bits)
+    return b.fmul(from_half(b, e.machine, bits), constant(like(codes, F32), 256.0))
 
 
 def e5m2(e: Emitter, codes: Value) -> Value:
     """float32 of float8_e5m2 bytes: each is the upper byte of a float16."""
-    wide = e.b.shl(e.b.zext(codes, _like(codes, I16)), _number(codes, I16, 8))
+    kind = like(codes, I16)
+    wide = e.b.shl(e.b.zext(codes, kind), constant(kind, 8))
     return from_half(e.b, e.machine, wide)
 
 
 def e8m0(e: Emitter, codes: Value) -> Value:
     """float32 of float8_e8m0fnu bytes: each is an exponent. 0 is 2^-127, subnormal in float32; 255 is NaN."""
-    b = e.b
-    wide = b.zext(codes, _like(codes, I32))
-    bits = b.shl(wide, _number(codes, I32, 23))
-    bits = b.select(b.icmp_unsigned("==", wide, _number(codes, I32, 0)), _number(codes, I32, 0x00400000), bits)
-    bits = b.select(b.icmp_unsigned("==", wide, _number(codes, I32, 255)), _number(codes, I32, 0x7FC00000), bits)
-    return b.bitcast(bits, _like(codes, F32))
+    b, kind = e.b, like(codes, I32)
+    wide = b.zext(codes, kind)
+    bits = b.shl(wide, constant(kind, 23))
+    bits = b.select(b.icmp_unsigned("==", wide, constant(kind, 0)), constant(kind, 0x00400000), bits)
+    bits = b.select(b.icmp_unsigned("==", wide, constant(kind, 255)), constant(kind, 0x7FC00000), bits)
+    return b.bitcast(bits, like(codes, F32))
 
 
 FLOAT8: Mapping[str, Callable[[Emitter, Value], Value]] = {
@@ -73,25 +75,10 @@ class Table16:
         """The elements at a vector of i32 indices, of which only the lowest four bits are used."""
         e, lanes = self._e, self._lanes
         if not self._parts or codes.type.count != lanes:
-            return looked_up(e, self._table, e.b.and_(codes, _number(codes, I32, 15)))
+            return looked_up(e, self._table, e.b.and_(codes, constant(codes.type, 15)))
         kind = vector(lanes)
         if lanes == 16:
             return e.intrinsic("llvm.x86.avx512.permvar.sf.512", kind, [self._parts[0], codes])
         low, high = (e.intrinsic("llvm.x86.avx2.permps", kind, [part, codes]) for part in self._parts)
-        is_high = e.b.icmp_signed("<", e.b.shl(codes, _number(codes, I32, 28)), _number(codes, I32, 0))
+        is_high = e.b.icmp_signed("<", e.b.shl(codes, constant(codes.type, 28)), constant(codes.type, 0))
         return e.b.select(is_high, high, low)
-
-
-def _like(value: Value, element: ir.Type) -> ir.Type:
-    """A type with the same number of lanes as `value`."""
-    return ir.VectorType(element, value.type.count) if isinstance(value.type, ir.VectorType) else element
-
-
-def _number(like: Value, element: ir.IntType, value: int) -> Value:
-    kind = _like(like, element)
-    return kind([element(value)] * kind.count) if isinstance(kind, ir.VectorType) else element(value)
-
-
-def _real(like: Value, value: float) -> Value:
-    kind = _like(like, F32)
-    return kind([F32(value)] * kind.count) if isinstance(kind, ir.VectorType) else F32(value)

@@ -14,7 +14,8 @@ from typing import Any
 from llvmlite import ir
 
 from bringup.compile.llvm.ir.dtypes import I16, I32
-from bringup.compile.llvm.ir.emitter import Emitter, Value, vector
+from bringup.compile.llvm.ir.emitter import Emitter, Value
+from bringup.compile.llvm.ir.lanes import vector
 from bringup.compile.llvm.ir.machine import Machine
 from bringup.compile.llvm.ir.vectors import shuffled
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from llvmlite import ir
 
 from bringup.compile.llvm.ir.dtypes import I32
-from bringup.compile.llvm.ir.emitter import Emitter, Value, vector
+from bringup.compile.llvm.ir.emitter import Emitter, Value
+from bringup.compile.llvm.ir.lanes import vector
 
 FOUR = 4  # vectors that are reduced together
 

@@ -15,8 +15,9 @@ from llvmlite import ir
 
 from bringup.compile.llvm.ir.cell import Cell
 from bringup.compile.llvm.ir.dtypes import F32, I8, I32, I64
-from bringup.compile.llvm.ir.emitter import Emitter, Value, real, suffix, vector
+from bringup.compile.llvm.ir.emitter import Emitter, Value, real, suffix
 from bringup.compile.llvm.ir.functions import absolute
+from bringup.compile.llvm.ir.lanes import vector
 from bringup.compile.llvm.kernels.linear_rows import as_float32
 from bringup.graphs.ops.quant_linear import COLUMNS, LEAST
 

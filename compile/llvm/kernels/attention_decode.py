@@ -20,8 +20,9 @@ from typing import Any
 from bringup.compile.llvm.ir.blocks import blocks_of
 from bringup.compile.llvm.ir.cell import Cell
 from bringup.compile.llvm.ir.dtypes import F32, I64, POINTER
-from bringup.compile.llvm.ir.emitter import Emitter, Value, real, suffix, vector
+from bringup.compile.llvm.ir.emitter import Emitter, Value, real, suffix
 from bringup.compile.llvm.ir.functions import exp, maximum
+from bringup.compile.llvm.ir.lanes import vector
 from bringup.compile.llvm.ir.pairs import LANES, add_pairs, adds_pairs, pairs_or_zeros
 from bringup.compile.llvm.ir.vectors import FOUR, four_sums, joined, parts_of
 from bringup.compile.llvm.kernels.ahead import Ahead

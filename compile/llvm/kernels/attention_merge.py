@@ -12,8 +12,9 @@ from typing import Any
 
 from bringup.compile.llvm.ir.cell import Cell
 from bringup.compile.llvm.ir.dtypes import F32, I64, POINTER
-from bringup.compile.llvm.ir.emitter import Emitter, real, vector
+from bringup.compile.llvm.ir.emitter import Emitter, real
 from bringup.compile.llvm.ir.functions import exp, maximum
+from bringup.compile.llvm.ir.lanes import vector
 from bringup.compile.llvm.ir.vectors import parts_of
 from bringup.compile.llvm.kernels.keys import LEAST
 from bringup.compile.llvm.kernels.spans import inverse, spans_of

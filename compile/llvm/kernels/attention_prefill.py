@@ -18,8 +18,9 @@ from llvmlite import ir
 from bringup.compile.llvm.ir.blocks import blocks_of
 from bringup.compile.llvm.ir.cell import Cell
 from bringup.compile.llvm.ir.dtypes import F32, I1, I32, I64
-from bringup.compile.llvm.ir.emitter import Emitter, Value, real, vector
+from bringup.compile.llvm.ir.emitter import Emitter, Value, real
 from bringup.compile.llvm.ir.functions import exp, maximum
+from bringup.compile.llvm.ir.lanes import vector
 from bringup.compile.llvm.ir.pairs import add_pairs, adds_pairs, last_pair, pairs_at
 from bringup.compile.llvm.ir.vectors import joined
 from bringup.compile.llvm.kernels.keys import LEAST, Keys

@@ -15,7 +15,8 @@ from typing import Any
 
 from bringup.compile.llvm.ir.cell import Cell
 from bringup.compile.llvm.ir.dtypes import I32, I64, POINTER, size_of
-from bringup.compile.llvm.ir.emitter import Emitter, Value, vector
+from bringup.compile.llvm.ir.emitter import Emitter, Value
+from bringup.compile.llvm.ir.lanes import vector
 from bringup.compile.llvm.ir.pairs import add_pairs, adds_pairs, pairs_at
 from bringup.compile.llvm.ir.vectors import FOUR, four_sums
 

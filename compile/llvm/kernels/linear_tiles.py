@@ -16,7 +16,8 @@ from typing import Any
 
 from bringup.compile.llvm.ir.cell import Cell
 from bringup.compile.llvm.ir.dtypes import I64, POINTER
-from bringup.compile.llvm.ir.emitter import Emitter, Value, vector
+from bringup.compile.llvm.ir.emitter import Emitter, Value
+from bringup.compile.llvm.ir.lanes import vector
 from bringup.compile.llvm.ir.pairs import add_pairs, adds_pairs, last_pair, pairs_at
 from bringup.compile.llvm.ir.vectors import joined, shuffled
 from bringup.compile.llvm.kernels.activations import given_rows

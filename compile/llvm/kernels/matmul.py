@@ -11,7 +11,8 @@ from typing import Any
 
 from bringup.compile.llvm.ir.cell import Cell
 from bringup.compile.llvm.ir.dtypes import I64, POINTER
-from bringup.compile.llvm.ir.emitter import Emitter, Value, vector
+from bringup.compile.llvm.ir.emitter import Emitter, Value
+from bringup.compile.llvm.ir.lanes import vector
 
 ROWS, VECTORS = 4, 2  # of a tile, whose accumulators are in registers
 Factor = Callable[[int, Value], Value]  # (row of a tile, channel) -> the element of x

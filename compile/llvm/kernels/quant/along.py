@@ -19,8 +19,9 @@ from typing import Any
 
 from bringup.compile.llvm.ir.cell import Cell
 from bringup.compile.llvm.ir.dtypes import I8, I32, I64
-from bringup.compile.llvm.ir.emitter import Emitter, Value, real, vector
+from bringup.compile.llvm.ir.emitter import Emitter, Value, real
 from bringup.compile.llvm.ir.integers import add_fours
+from bringup.compile.llvm.ir.lanes import vector
 from bringup.compile.llvm.ir.vectors import FOUR, four_sums, shuffled
 from bringup.compile.llvm.kernels.quant.rows import SLOTS, Blocks
 from bringup.compile.llvm.kernels.quant.weight import Weight

@@ -16,8 +16,9 @@ from typing import Any
 
 from bringup.compile.llvm.ir.cell import Cell
 from bringup.compile.llvm.ir.dtypes import I16, I64
-from bringup.compile.llvm.ir.emitter import Emitter, Value, vector
+from bringup.compile.llvm.ir.emitter import Emitter, Value
 from bringup.compile.llvm.ir.integers import add_products
+from bringup.compile.llvm.ir.lanes import vector
 from bringup.compile.llvm.kernels.activations import shifted_code, step_and_scale, whole_code
 from bringup.compile.llvm.kernels.quant.rows import SLOTS, Blocks
 from bringup.compile.llvm.kernels.quant.weight import Weight

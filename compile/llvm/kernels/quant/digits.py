@@ -17,7 +17,8 @@ from typing import Any
 
 from bringup.compile.llvm.ir.cell import Cell
 from bringup.compile.llvm.ir.dtypes import I64
-from bringup.compile.llvm.ir.emitter import Emitter, Value, real, vector
+from bringup.compile.llvm.ir.emitter import Emitter, Value, real
+from bringup.compile.llvm.ir.lanes import vector
 from bringup.compile.llvm.ir.vectors import joined, shuffled
 from bringup.compile.llvm.kernels.linear_tiles import transposed
 from bringup.compile.llvm.kernels.quant.dots import Dots

@@ -8,12 +8,11 @@ four rows, and the digits of x are stored four times. With 16 lanes, they are on
 
 from __future__ import annotations
 
-from typing import Any
-
 from bringup.compile.llvm.ir.cell import Cell
 from bringup.compile.llvm.ir.dtypes import I8, I16, I32, I64
-from bringup.compile.llvm.ir.emitter import Emitter, Value, real, vector
+from bringup.compile.llvm.ir.emitter import Emitter, Value, real
 from bringup.compile.llvm.ir.integers import add_bytes, adds_bytes
+from bringup.compile.llvm.ir.lanes import constant, vector
 from bringup.compile.llvm.ir.vectors import shuffled
 from bringup.compile.llvm.kernels.quant.weight import Weight
 from bringup.compile.llvm.kernels.quant.whole import halves_of
@@ -52,10 +51,10 @@ class Dots:
         kind = vector(self.at_once, I32)
         steps = range(0, self.group, self.at_once)
         codes = [self._fetched(first, b.add(k, I64(at))) for at in steps]
-        sums: list[Value] = [_splat(kind, 0)] * 2
+        sums: list[Value] = [constant(kind, 0)] * 2
         for digit in reversed(range(self.digits)):
             if digit < self.digits - 1:
-                sums = [b.shl(each, _splat(kind, 8)) for each in sums]
+                sums = [b.shl(each, constant(kind, 8)) for each in sums]
             for at, halves in zip(steps, codes, strict=True):
                 x = self._digits(place, b.add(k, I64(at)), digit)
                 sums = [add_bytes(e, total, half, x) for total, half in zip(sums, halves, strict=True)]
@@ -63,7 +62,7 @@ class Dots:
 
     def _in_int8(self, place: Value, first: Value, k: Value) -> list[Value]:
         """One digit, without that instruction: 16-bit sums."""
-        sums: list[Value] = [_splat(SHORTS, 0)] * 2
+        sums: list[Value] = [constant(SHORTS, 0)] * 2
         for at in range(0, self.group, self.at_once):
             own = self.b.add(k, I64(at))
             x = self._digits(place, own, 0)
@@ -137,7 +136,7 @@ class Dots:
         b, size = self.b, 4 * self.at_once
         words, kind = self.weight.words(first, k, self.at_once), vector(self.at_once, I32)
         if self.is_signed:
-            words = b.xor(words, _splat(kind, 0x88888888))
+            words = b.xor(words, constant(kind, 0x88888888))
         if self.at_once == 8:
             order = [16 * (at // 16) + 4 * (at % 4) + at % 16 // 4 for at in range(size)]
         else:
@@ -156,7 +155,7 @@ class Dots:
         b = self.b
 
         def pairs(value: Value, by: int) -> Value:
-            return self.e.intrinsic("llvm.x86.avx2.pmadd.wd", WORDS, [value, _splat(SHORTS, by)])
+            return self.e.intrinsic("llvm.x86.avx2.pmadd.wd", WORDS, [value, constant(SHORTS, by)])
 
         if self.digits == 1:
             return b.sitofp(pairs(sums[0], 1), FLOATS)
@@ -164,7 +163,3 @@ class Dots:
         if len(sums) == 2:
             return upper
         return self.e.multiply_add(upper, real(256.0, upper), b.sitofp(pairs(sums[0], 1), FLOATS))
-
-
-def _splat(kind: Any, value: int) -> Value:
-    return kind([kind.element(value)] * kind.count)

@@ -15,8 +15,9 @@ from functools import reduce
 from typing import Any
 
 from bringup.compile.llvm.ir.cell import Cell
-from bringup.compile.llvm.ir.dtypes import I32, I64
-from bringup.compile.llvm.ir.emitter import Emitter, Value, real, vector
+from bringup.compile.llvm.ir.dtypes import I64
+from bringup.compile.llvm.ir.emitter import Emitter, Value, real
+from bringup.compile.llvm.ir.lanes import constant, vector
 from bringup.compile.llvm.kernels.activations import given_rows
 from bringup.compile.llvm.kernels.quant.rows import SLOTS, Blocks
 from bringup.compile.llvm.kernels.quant.weight import Weight, from_zero
@@ -162,21 +163,18 @@ class _Product:
         if self.count == 1:
             return [(0, weight.codes(first, k, self.lanes))]
         words = weight.words(first, k, self.lanes)
+        kind = words.type
         if self.is_signed:
-            words = b.xor(words, _splat(words, 0x88888888))
+            words = b.xor(words, constant(kind, 0x88888888))
         found: list[tuple[int, Value]] = []
         for n in numbers:
             if self._shift(n) == 0 and n:
-                code = b.lshr(words, _splat(words, 4 * n))
+                code = b.lshr(words, constant(kind, 4 * n))
             else:
-                code = b.and_(words, _splat(words, 15 << 4 * n))
+                code = b.and_(words, constant(kind, 15 << 4 * n))
             found.append((n, weight.as_float(code)))
         return found
 
     def _shift(self, row: int) -> int:
         """The position of a row's codes in a word; 0 if they are shifted: for tables, and the last row (sign bit)."""
         return 0 if self.stored.has("table") or row == self.count - 1 else row
-
-
-def _splat(like: Value, value: int) -> Value:
-    return like.type([I32(value)] * like.type.count)

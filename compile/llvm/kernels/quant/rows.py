@@ -14,7 +14,8 @@ from typing import Any
 
 from bringup.compile.llvm.ir.cell import Cell
 from bringup.compile.llvm.ir.dtypes import I64, POINTER
-from bringup.compile.llvm.ir.emitter import Emitter, Value, vector
+from bringup.compile.llvm.ir.emitter import Emitter, Value
+from bringup.compile.llvm.ir.lanes import vector
 from bringup.compile.llvm.kernels.activations import given_rows
 from bringup.compile.llvm.kernels.quant.strip import stride_of, strip
 from bringup.compile.llvm.kernels.quant.weight import Weight

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from bringup.compile.llvm.ir.dtypes import I32, I64
+from bringup.compile.llvm.ir.dtypes import I64
 from bringup.compile.llvm.ir.emitter import Emitter, Value
+from bringup.compile.llvm.ir.lanes import constant
 from bringup.compile.llvm.kernels.quant.weight import Weight
 from bringup.compile.llvm.select.sizes import APART, BLOCKS_AT_ONCE, STRIP
 from bringup.compile.llvm.select.stored import WHOLE
@@ -94,12 +95,8 @@ class _Words:
         b, weight, bits = self.b, self.weight, self.weight.stored.bits
         words = weight.words(self.first, k, lanes)
         for number, pair in enumerate(pairs, row):
-            code = b.and_(b.lshr(words, _splat(words, bits * number)), _splat(words, (1 << bits) - 1))
+            code = b.and_(b.lshr(words, constant(words.type, bits * number)), constant(words.type, (1 << bits) - 1))
             value = weight.number(weight.as_float(code), *pair, lanes)
             self.e.store(
                 self.e.scratch, "float32", b.add(b.mul(I64(number), stride_of(self.e, self.channels)), k), value
             )
-
-
-def _splat(like: Value, value: int) -> Value:
-    return like.type([I32(value)] * like.type.count) if hasattr(like.type, "count") else I32(value)

@@ -11,7 +11,8 @@ from dataclasses import replace
 from llvmlite import ir
 
 from bringup.compile.llvm.ir.dtypes import F32, I8, I16, I32, I64, POINTER, STORED, size_of
-from bringup.compile.llvm.ir.emitter import Emitter, Value, real, vector
+from bringup.compile.llvm.ir.emitter import Emitter, Value, real
+from bringup.compile.llvm.ir.lanes import constant, like, vector
 from bringup.compile.llvm.ir.narrow import FLOAT8, Table16, looked_up
 from bringup.compile.llvm.ir.vectors import joined, shuffled
 from bringup.compile.llvm.select.stored import WHOLE, Stored
@@ -100,9 +101,9 @@ class Weight:
                 return self._table.at(code)
             return looked_up(self.e, self._place("table"), code)
         if stored.signed and stored.bits < 8:
-            half = _number(code, 1 << stored.bits - 1)
+            half = constant(code.type, 1 << stored.bits - 1)
             code = b.sub(b.xor(code, half), half)
-        return b.sitofp(code, _floats(code))
+        return b.sitofp(code, like(code, F32))
 
     def _whole(self, row: Value, k: Value, lanes: int) -> Value:
         """The i32 codes of `lanes` columns of a row."""
@@ -114,7 +115,7 @@ class Weight:
             line = self._codes(b.udiv(row, I64(values)))
             words = self._integers(dtype, line, k, lanes)
             shift = b.trunc(b.mul(b.urem(row, I64(values)), I64(stored.bits)), I32)
-            return b.and_(b.lshr(words, self.e.spread(shift, lanes)), _number(words, (1 << stored.bits) - 1))
+            return b.and_(b.lshr(words, self.e.spread(shift, lanes)), constant(words.type, (1 << stored.bits) - 1))
         line, first = self._codes(row), b.udiv(k, I64(values))
         count = max(1, lanes // values)
         words = self._integers(dtype, line, first, count)
@@ -123,7 +124,7 @@ class Weight:
         steps = [I32(lane % values * stored.bits) for lane in range(lanes)]
         shifts = self.e.spread(inside, lanes)
         shifts = b.add(shifts, vector(lanes, I32)(steps)) if lanes > 1 else shifts
-        return b.and_(b.lshr(spread, shifts), _number(spread, (1 << stored.bits) - 1))
+        return b.and_(b.lshr(spread, shifts), constant(spread.type, (1 << stored.bits) - 1))
 
     def words(self, row: Value, k: Value, lanes: int) -> Value:
         """The words of the `values` rows from `row`, a multiple of `values`, in `lanes` columns from k."""
@@ -197,9 +198,9 @@ class Weight:
         if dtype in NARROW_ARRAYS:
             whole = self._integers(dtype, place, at, lanes)
             if signed_bits:
-                half = _number(whole, 1 << signed_bits - 1)
+                half = constant(whole.type, 1 << signed_bits - 1)
                 whole = b.sub(b.xor(whole, half), half)
-            return b.sitofp(whole, _floats(whole))
+            return b.sitofp(whole, like(whole, F32))
         return e.load(place, dtype, at, lanes)
 
     def _index(self, axis: int, at: Value, block: tuple[int, ...], outer: bool) -> Value:
@@ -238,11 +239,3 @@ def _repeated(b: ir.IRBuilder, words: Value, times: int) -> Value:
     """Each element of a vector `times` times."""
     count = words.type.count
     return shuffled(b, words, words.type(ir.Undefined), [lane // times for lane in range(count * times)])
-
-
-def _floats(value: Value) -> ir.Type:
-    return vector(value.type.count) if isinstance(value.type, ir.VectorType) else F32
-
-
-def _number(like: Value, value: int) -> Value:
-    return like.type([I32(value)] * like.type.count) if isinstance(like.type, ir.VectorType) else I32(value)

@@ -8,8 +8,9 @@ from dataclasses import replace
 from functools import reduce
 
 from bringup.compile.llvm.ir.dtypes import F32, I8, I32
-from bringup.compile.llvm.ir.emitter import Emitter, Value, vector
+from bringup.compile.llvm.ir.emitter import Emitter, Value
 from bringup.compile.llvm.ir.functions import absolute
+from bringup.compile.llvm.ir.lanes import vector
 from bringup.compile.llvm.kernels.activations import factors, powers
 from bringup.compile.llvm.kernels.quant.weight import from_zero
 from bringup.compile.llvm.select.stored import Stored

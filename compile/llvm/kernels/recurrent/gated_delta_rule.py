@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from bringup.compile.llvm.ir.cell import Cell
 from bringup.compile.llvm.ir.dtypes import F32, I64, POINTER
-from bringup.compile.llvm.ir.emitter import Emitter, Value, real, vector
+from bringup.compile.llvm.ir.emitter import Emitter, Value, real
 from bringup.compile.llvm.ir.functions import exp, rsqrt
+from bringup.compile.llvm.ir.lanes import vector
 from bringup.compile.llvm.kernels.recurrent.head_states import OWN_SLOTS, Columns, HeadStates, Rows, Update
 from bringup.compile.llvm.kernels.recurrent.sequences import Sequence
 from bringup.graphs.ops.recurrent.delta_rule import EPS

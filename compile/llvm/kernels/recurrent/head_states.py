@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from bringup.compile.llvm.ir.cell import Cell
 from bringup.compile.llvm.ir.dtypes import I64, POINTER
-from bringup.compile.llvm.ir.emitter import Emitter, Value, vector
+from bringup.compile.llvm.ir.emitter import Emitter, Value
+from bringup.compile.llvm.ir.lanes import vector
 from bringup.compile.llvm.ir.vectors import parts_of
 from bringup.compile.llvm.kernels.recurrent.sequences import Sequence, one_sequence, padding
 from bringup.compile.llvm.select.sizes import STATE_COLUMNS
