@@ -254,7 +254,7 @@ class Emitter:
 
     def zero(self, lanes: int = 1) -> Value:
         """float32 zeros: a scalar, or a vector of `lanes`."""
-        return real(0.0, vector(lanes)(ir.Undefined)) if lanes > 1 else F32(0.0)
+        return constant(vector(lanes), 0.0)
 
     def finish(self) -> None:
         """Ends a function that returns nothing."""

@@ -22,7 +22,6 @@ from bringup.compile.llvm.ir.cell import Cell
 from bringup.compile.llvm.ir.dtypes import F32, I64, POINTER
 from bringup.compile.llvm.ir.emitter import Emitter, Value, real, suffix
 from bringup.compile.llvm.ir.functions import exp, maximum
-from bringup.compile.llvm.ir.lanes import vector
 from bringup.compile.llvm.ir.pairs import LANES, add_pairs, adds_pairs, pairs_or_zeros
 from bringup.compile.llvm.ir.vectors import FOUR, four_sums, joined, parts_of
 from bringup.compile.llvm.kernels.ahead import Ahead
@@ -208,15 +207,15 @@ class _Tiles:
     def _share(self, own: Value, count: Value) -> None:
         """Replaces a head's scores by their exponentials, and rescales its previous sums to the new maximum."""
         e, b, lanes = self.e, self.b, self.e.machine.lanes
-        row, size = e.at(self.scores, "float32", b.mul(own, I64(KEYS))), self._padded(count)
-        largest = Cell(b, vector(lanes), real(LEAST, e.zero(lanes)))
+        row, size, zeros = e.at(self.scores, "float32", b.mul(own, I64(KEYS))), self._padded(count), e.zero(lanes)
+        largest = Cell(b, zeros.type, real(LEAST, zeros))
         with e.loop(I64(0), size, lanes) as at:
             largest.set(maximum(e, e.load(row, "float32", at, lanes), largest.get()))
         top = e.intrinsic(f"llvm.vector.reduce.fmax.{suffix(largest.get())}", F32, [largest.get()])
         before = e.load(self.tops, "float32", own)
         top = maximum(e, top, before)
         e.store(self.tops, "float32", own, top)
-        total = Cell(b, vector(lanes), e.zero(lanes))
+        total = Cell(b, zeros.type, zeros)
         with e.loop(I64(0), size, lanes) as at:
             value = exp(e, b.fsub(e.load(row, "float32", at, lanes), e.spread(top, lanes)), is_below=True)
             e.store(row, "float32", at, value)
