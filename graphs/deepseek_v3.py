@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from bringup.graphs.config.aliases import read_alias
 from bringup.graphs.config.fields import Fields
-from bringup.graphs.config.moe import RoutingConfig
+from bringup.graphs.config.moe import RoutingConfig, draft_layers
 from bringup.graphs.deepseek import NULLS, Deepseek, DeepseekConfig, read_deepseek, sparse_layers
 
 
@@ -43,7 +43,7 @@ def read_v3(
     common = read_deepseek(fields, sparse, expert_ffn=2048, shared=1, max_positions=max_positions, nulls=nulls)
     return common | {
         "routing": routing,
-        "draft_layers": fields.get("num_nextn_predict_layers", int, 1, null=0),
+        "draft_layers": draft_layers(fields),
     }
 
 

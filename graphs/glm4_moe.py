@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 from bringup.graphs.config.aliases import read_alias
 from bringup.graphs.config.fields import Fields
-from bringup.graphs.config.moe import RoutingConfig
+from bringup.graphs.config.moe import RoutingConfig, draft_layers
 from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common
 from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.mlp import GatedMLP
@@ -38,7 +38,7 @@ class Glm4MoeConfig(DecoderConfig):
             attention_bias=fields.get("attention_bias", bool, False),
             qk_norm=fields.get("use_qk_norm", bool, False),
             dense_layers=fields.get("first_k_dense_replace", int, 1),
-            draft_layers=fields.get("num_nextn_predict_layers", int, 1),
+            draft_layers=draft_layers(fields),
             expert_ffn=fields.size("moe_intermediate_size", 1408),
             shared_experts=fields.size("n_shared_experts", 1),
             routing=RoutingConfig.from_fields(fields, experts=128, per_token=8, groups=1, topk_groups=1, factor=1.0),

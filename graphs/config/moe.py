@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Self
 
+from bringup.graphs.config.aliases import read_alias
 from bringup.graphs.config.fields import MOST_EXPERTS, Fields
 
 NO_KEYS: Mapping[str, str] = MappingProxyType({})
@@ -74,6 +75,12 @@ class RoutingConfig:
             normalise=fields.get(key("norm_topk_prob"), bool, normalise, null=normalise_null),
             factor=fields.get(key("routed_scaling_factor"), float, factor),
         )
+
+
+def draft_layers(fields: Fields) -> int:
+    """The number of layers of the checkpoint after the model's last: they predict further tokens."""
+    read_alias(fields, "num_nextn_predict_layers", "num_mtp_layers", null=True)
+    return fields.get("num_mtp_layers", int, 1, null=0)
 
 
 def sparse_layers(fields: Fields, layers: int, experts: int) -> tuple[bool, ...]:
