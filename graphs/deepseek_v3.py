@@ -38,8 +38,9 @@ def read_v3(
     fields.only("topk_method", "noaux_tc")
     read_alias(fields, "num_local_experts", "n_routed_experts")
     routing = RoutingConfig.from_fields(
-        fields, experts=256, per_token=8, groups=8, topk_groups=4, factor=2.5, normalise_null=normalise_null
-    )
+        fields, used=any(sparse), experts=256, per_token=8, groups=8, topk_groups=4, factor=2.5,
+        normalise_null=normalise_null,
+    )  # fmt: skip
     common = read_deepseek(fields, sparse, expert_ffn=2048, shared=1, max_positions=max_positions, nulls=nulls)
     return common | {
         "routing": routing,

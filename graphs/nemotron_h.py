@@ -66,7 +66,9 @@ class NemotronHConfig(DecoderConfig):
             with_rope=False, **absent,
         )  # fmt: skip
         read_alias(fields, "num_local_experts", "n_routed_experts")
-        routing = RoutingConfig.from_fields(fields, experts=8, per_token=2, groups=1, topk_groups=1, factor=1.0)
+        routing = RoutingConfig.from_fields(
+            fields, used="moe" in kinds, experts=8, per_token=2, groups=1, topk_groups=1, factor=1.0
+        )
         _read_unused(fields, common)
         return cls(
             **common,

@@ -222,6 +222,16 @@ def test_null_under_a_second_name_takes_precedence_too(name: str, alias: str, ke
         assert f"`{alias}` is null" in errors[0].message
 
 
+@pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v3", "glm4_moe", "nemotron_h"])
+def test_the_experts_of_no_layer(name: str) -> None:
+    """transformers builds the model whatever their number is; a layer with experts needs some."""
+    theirs, ours = transformers.CONFIG_MAPPING[name], by_name(name)[0].load("config")
+    raw = json.loads(theirs().to_json_string(use_diff=False)) | {"n_routed_experts": 0, "num_experts_per_tok": 1}
+    dense = {"layers_block_type": ["mlp"]} if name == "nemotron_h" else {"first_k_dense_replace": 1000}
+    codes = [[f.code for f in ours.read(raw | keys)[1] if f.severity is Severity.ERROR] for keys in (dense, {})]
+    assert codes == [[], ["BU121"]]
+
+
 # --- the context
 
 
