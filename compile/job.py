@@ -109,7 +109,7 @@ def open_job(
         check_identity(family, raw, allow, named=named)
         settings, findings = family.load("config").read(raw, allow)
     findings = [*(opened.findings if opened else ()), *findings]
-    unknown = frozenset(finding.parameter for finding in findings if finding.stops)
+    unknown = frozenset(finding.config_key for finding in findings if finding.stops)
     if unknown:
         raw, settings = _with_stand_ins(family, raw, [*map(places.in_file, findings)], opened, allow, options)
     built = adapter_of(family, opened, adapter, settings)
@@ -154,7 +154,7 @@ def replanned(job: Job, raw: Mapping[str, Any]) -> Job:
     findings = [*findings, *quantised]
     plan = planned(graph, built, job.checkpoint.headers)
     stopping = [finding for finding in job.findings if finding.stops]
-    known = [finding for finding in findings if finding.parameter not in job.unknown]  # others are about stand-ins
+    known = [finding for finding in findings if finding.config_key not in job.unknown]  # others are about stand-ins
     found = [*job.checkpoint.findings, *stopping, *known]
     return replace(job, graph=graph, adapter=built, plan=plan, config=raw, findings=found)
 
@@ -174,7 +174,7 @@ def _with_stand_ins(
             with suppress(AxesError):
                 build_graph(family.load("graph"), settings, "float32", options)
                 return words, settings
-    keys = ", ".join(f"`{finding.parameter}`" for finding in findings if finding.stops)
+    keys = ", ".join(f"`{finding.config_key}`" for finding in findings if finding.stops)
     message = f"the weights were not checked: their shapes depend on {keys}"
     raise BringupError(*findings, Diagnostic(code="BU145", message=message, severity=Severity.NOTE, help=AGAIN))
 

@@ -21,7 +21,7 @@ def without_unknown(
     Numbers of layers and of experts are those of the checkpoint's tensor names. There are no candidates if an unknown
     size is not a key of the config itself, or the names have no numbers.
     """
-    unknown = {finding.parameter: finding.stops for finding in findings if finding.stops}
+    unknown = {finding.config_key: finding.stops for finding in findings if finding.stops}
     counts: dict[str, int] = {}
     for name in names if set(unknown.values()) & NUMBERS.keys() else ():
         numbers = digits(name)[1]

@@ -9,7 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from bringup.graphs.config.fields import MOST_LAYERS, Fields
+from bringup.graphs.config.aliases import read_alias
+from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.hf_config import HFConfig
 from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.module import Const, Module
@@ -53,7 +54,12 @@ class BloomConfig(HFConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
-        hidden, heads = _size(fields, "hidden_size", "n_embed"), _size(fields, "n_head", "num_attention_heads")
+        read_alias(fields, "num_attention_heads", "n_head")
+        read_alias(fields, "num_hidden_layers", "n_layer")
+        fields.read.add("n_embed")
+        if fields.raw.get("n_embed") is not None:  # transformers ignores null
+            read_alias(fields, "n_embed", "hidden_size")
+        hidden, heads = fields.size("hidden_size"), fields.size("n_head")
         if not fields.doubtful and hidden % heads:
             fields.error("BU121", f"hidden size {hidden} is not a multiple of {heads} heads", "n_head")
         fields.only("n_inner", None, 4 * hidden)
@@ -65,7 +71,7 @@ class BloomConfig(HFConfig):
             vocab_size=fields.size("vocab_size"),
             max_positions=fields.size("seq_length", 2048),
             hidden=hidden,
-            num_layers=_size(fields, "n_layer", "num_hidden_layers", maximum=MOST_LAYERS),
+            num_layers=fields.layers("n_layer"),
             num_heads=heads,
             eps=fields.positive("layer_norm_epsilon", 1e-5),
             out_bias=not _summed_by_parts(fields, hidden),
@@ -86,14 +92,6 @@ def _summed_by_parts(fields: Fields, hidden: int) -> bool:
         message = f"`slow_but_exact` cuts the hidden size {hidden} into `pretraining_tp` {parts} slices of one size"
         fields.error("BU121", message, "pretraining_tp")
     return True
-
-
-def _size(fields: Fields, name: str, alias: str, **limits: int) -> int:
-    """A size that published configs have under either name; if both are present, they must agree."""
-    used, other = (name, alias) if fields.raw.get(alias) is None else (alias, name)
-    size = fields.size(used, **limits)
-    fields.only(other, size, *([None] if other == "n_embed" else []))  # transformers accepts null for `n_embed`
-    return size
 
 
 def alibi_slopes(heads: int) -> np.ndarray:

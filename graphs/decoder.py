@@ -80,6 +80,7 @@ def read_common(
     query_scalar: int | None = None,
     local_theta: float | None = None,
     context_keys: Sequence[str] = CONTEXT_KEYS,
+    with_rope: bool = True,
     **rope: Any,
 ) -> dict[str, Any]:
     """The fields of `DecoderConfig`, from the keys that transformers has for them, with its defaults.
@@ -88,7 +89,8 @@ def read_common(
     transformers' keys for the sizes of a head and of the MLP, the activation, the epsilon of norms and the tied head to
     the family's own. `nulls`: which of `num_key_value_heads` and `head_dim` may be null; they then follow from other
     sizes. `scaled_positions`: `max_position_embeddings` counts the positions after rope scaling, as in Gemma 3.
-    `context_keys`: further keys for the length of the context, except those that the family reads itself.
+    `context_keys`: further keys for the length of the context, except those that the family reads itself. Without
+    `with_rope`, rope may be any that transformers has.
 
     Some keys are read only if their default is passed: `caps` has those of `attn_logit_softcapping` and
     `final_logit_softcapping` (null in a config means no cap), `query_scalar` that of `query_pre_attn_scalar`, and
@@ -103,17 +105,17 @@ def read_common(
     width = 2 if fields.stopped else head_dim or hidden // heads
     d = fields.size(keys.get("head_dim", "head_dim"), width, null=width if "head_dim" in nulls else None)
     stated = fields.size("max_position_embeddings", max_positions)
+    rotated = d if with_rope else 2 * d  # an even number of channels, which rope can rotate
     if local_theta is None:
-        rope_config, local = RopeConfig.from_hf(fields, d, stated, **rope), None
+        rope_config, local = RopeConfig.from_hf(fields, rotated, stated, **rope), None
     else:
-        rope_config, local = ropes_by_layer_type(fields, d, stated, local_theta=local_theta, **rope)
+        rope_config, local = ropes_by_layer_type(fields, rotated, stated, local_theta=local_theta, **rope)
+    scaled = with_rope and not scaled_positions
     scalar = None if query_scalar is None else fields.size("query_pre_attn_scalar", query_scalar)
     score_cap, logit_cap = (_cap(fields, key, caps) for key in ("attn_logit_softcapping", "final_logit_softcapping"))
     return dict(
         vocab_size=fields.size("vocab_size"),
-        max_positions=_longest(
-            fields, stated if scaled_positions else context_length(rope_config, stated), context_keys
-        ),
+        max_positions=_longest(fields, context_length(rope_config, stated) if scaled else stated, context_keys),
         hidden=hidden,
         ffn=fields.size(keys.get("intermediate_size", "intermediate_size"), ffn),
         num_heads=heads,
@@ -128,6 +130,7 @@ def read_common(
         query_scale=None if scalar is None else scalar**-0.5,
         score_cap=score_cap,
         logit_cap=logit_cap,
+        with_rope=with_rope,
     )
 
 

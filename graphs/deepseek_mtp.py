@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from bringup.diagnostics import fail
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.hf_config import BlockConfig
+from bringup.graphs.config.moe import draft_layers
 from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.module import Module
 from bringup.graphs.core.step import Step
@@ -53,10 +54,9 @@ class DeepseekMtpConfig(BlockConfig):
         if kind not in BLOCKS:
             known = " and ".join(f"`{name}`" for name in BLOCKS)
             raise fail("BU125", f"no graph supports the draft of `{short(kind)}`; those of {known} are known")
-        drafts = fields.get("num_nextn_predict_layers", int, 1)
+        drafts = draft_layers(fields)
         if drafts < 1:
-            message = f"`num_nextn_predict_layers` is {drafts}: the checkpoint has no draft"
-            fields.error("BU121", message, "num_nextn_predict_layers")
+            fields.error("BU121", f"`num_mtp_layers` is {drafts}: the checkpoint has no draft", "num_mtp_layers")
         depth = fields.size("mtp_depth", 1, maximum=max(1, drafts))
         number = fields.layers("num_hidden_layers") + depth - 1
         return cls(block=BLOCKS[kind][0].of_layers(fields, range(number, number + 1)), depth=depth)

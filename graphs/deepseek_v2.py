@@ -29,7 +29,7 @@ class DeepseekV2Config(DeepseekConfig):
         sparse = sparse_layers(fields, layers, dense=0)
         return read_deepseek(fields, sparse, expert_ffn=1407, shared=2, max_positions=2048, nulls=NULLS) | {
             "mlp_bias": fields.get("mlp_bias", bool, False),
-            "routing": _routing(fields),
+            "routing": _routing(fields) if any(sparse) else RoutingConfig.unused(fields),
         }
 
 

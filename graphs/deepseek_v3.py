@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from bringup.graphs.config.aliases import read_alias
 from bringup.graphs.config.fields import Fields
-from bringup.graphs.config.moe import RoutingConfig
+from bringup.graphs.config.moe import RoutingConfig, draft_layers
 from bringup.graphs.deepseek import NULLS, Deepseek, DeepseekConfig, read_deepseek, sparse_layers
 
 
@@ -38,12 +38,13 @@ def read_v3(
     fields.only("topk_method", "noaux_tc")
     read_alias(fields, "num_local_experts", "n_routed_experts")
     routing = RoutingConfig.from_fields(
-        fields, experts=256, per_token=8, groups=8, topk_groups=4, factor=2.5, normalise_null=normalise_null
-    )
+        fields, used=any(sparse), experts=256, per_token=8, groups=8, topk_groups=4, factor=2.5,
+        normalise_null=normalise_null,
+    )  # fmt: skip
     common = read_deepseek(fields, sparse, expert_ffn=2048, shared=1, max_positions=max_positions, nulls=nulls)
     return common | {
         "routing": routing,
-        "draft_layers": fields.get("num_nextn_predict_layers", int, 1, null=0),
+        "draft_layers": draft_layers(fields),
     }
 
 

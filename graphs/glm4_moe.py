@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 from bringup.graphs.config.aliases import read_alias
 from bringup.graphs.config.fields import Fields
-from bringup.graphs.config.moe import RoutingConfig
+from bringup.graphs.config.moe import RoutingConfig, draft_layers
 from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common
 from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.mlp import GatedMLP
@@ -33,15 +33,18 @@ class Glm4MoeConfig(DecoderConfig):
     def from_fields(cls, fields: Fields) -> Self:
         read_alias(fields, "num_local_experts", "n_routed_experts")
         windows = (None,) * fields.layers("num_hidden_layers")
+        dense = fields.get("first_k_dense_replace", int, 1)
         return cls(
             **read_common(fields, windows, max_positions=131072, kv_heads=8, eps=1e-5, partial=0.5),
             attention_bias=fields.get("attention_bias", bool, False),
             qk_norm=fields.get("use_qk_norm", bool, False),
-            dense_layers=fields.get("first_k_dense_replace", int, 1),
-            draft_layers=fields.get("num_nextn_predict_layers", int, 1),
+            dense_layers=dense,
+            draft_layers=draft_layers(fields),
             expert_ffn=fields.size("moe_intermediate_size", 1408),
             shared_experts=fields.size("n_shared_experts", 1),
-            routing=RoutingConfig.from_fields(fields, experts=128, per_token=8, groups=1, topk_groups=1, factor=1.0),
+            routing=RoutingConfig.from_fields(
+                fields, used=dense < len(windows), experts=128, per_token=8, groups=1, topk_groups=1, factor=1.0
+            ),
         )
 
 

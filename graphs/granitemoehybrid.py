@@ -49,16 +49,17 @@ class GraniteMoeHybridConfig(DecoderConfig):
         read_alias(fields, "layers_block_type", "layer_types")
         recurrent = _recurrent(fields, fields.layers("num_hidden_layers"))
         experts = fields.experts("num_local_experts", 8, minimum=0)
-        common = read_common(fields, (None,) * len(recurrent), ffn=11008, nulls=("num_key_value_heads",))
-        common["query_scale"] = fields.positive("attention_multiplier", 1.0, null=common["head_dim"] ** -0.5)
         # transformers uses rope for this value only; published files have "nope"
         fields.only("position_embedding_type", None, "rope", "nope")
+        rope = fields.raw.get("position_embedding_type") == "rope"
+        nulls = ("num_key_value_heads",)
+        common = read_common(fields, (None,) * len(recurrent), ffn=11008, nulls=nulls, with_rope=rope)
+        common["query_scale"] = fields.positive("attention_multiplier", 1.0, null=common["head_dim"] ** -0.5)
         # transformers does not read these; with other values, its code is not the model's
         fields.only("normalization_function", "rmsnorm")
         fields.only("mlp_bias", False)
         return cls(
             **common,
-            with_rope=fields.raw.get("position_embedding_type") == "rope",
             attention_bias=fields.get("attention_bias", bool, False),
             recurrent=recurrent,
             mamba=MambaConfig.from_fields(fields, common["hidden"]),

@@ -63,14 +63,15 @@ class NemotronHConfig(DecoderConfig):
         absent: dict[str, Any] = {"max_positions": 4096, "ffn": 21504, "eps": 1e-5, "kv_heads": 8, "head_dim": 128}
         common = read_common(
             fields, (None,) * len(kinds), keys=names, activation="relu2", nulls=("num_key_value_heads",), partial=1.0,
-            **absent,
+            with_rope=False, **absent,
         )  # fmt: skip
         read_alias(fields, "num_local_experts", "n_routed_experts")
-        routing = RoutingConfig.from_fields(fields, experts=8, per_token=2, groups=1, topk_groups=1, factor=1.0)
+        routing = RoutingConfig.from_fields(
+            fields, used="moe" in kinds, experts=8, per_token=2, groups=1, topk_groups=1, factor=1.0
+        )
         _read_unused(fields, common)
         return cls(
             **common,
-            with_rope=False,
             kinds=kinds,
             mlp_bias=fields.get("mlp_bias", bool, False),
             mamba=_mamba(fields),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from bringup.graphs.config.aliases import read_alias
 from bringup.graphs.config.fields import MOST_EXPERTS, Fields
 from bringup.graphs.config.moe import sparse_layers
 from bringup.graphs.config.windows import switched_window
@@ -31,7 +32,8 @@ class Qwen3MoeConfig(DecoderConfig):
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
         layers, window = fields.layers("num_hidden_layers"), _window(fields)
-        experts = _experts(fields)
+        read_alias(fields, "num_local_experts", "num_experts")  # transformers 5 writes the former
+        experts = fields.experts("num_experts", 128, minimum=0)
         return cls(
             **read_common(fields, (window,) * layers, max_positions=32768, kv_heads=4),
             attention_bias=fields.get("attention_bias", bool, False),
@@ -51,15 +53,6 @@ def _window(fields: Fields) -> int | None:
     else:
         fields.only("max_window_layers", 0)  # transformers' Qwen3-MoE ignores it; its Qwen3 does not
     return window
-
-
-def _experts(fields: Fields) -> int:
-    """`num_experts`, which transformers 5 writes as `num_local_experts`."""
-    if "num_local_experts" not in fields.raw:
-        return fields.experts("num_experts", 128, minimum=0)
-    experts = fields.experts("num_local_experts", 128, minimum=0)
-    fields.only("num_experts", experts)
-    return experts
 
 
 class Qwen3Moe(CausalLM):

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 BY_MATRIX = WHOLE, WHOLE
-Sources = tuple[TensorInfo | Computed, ...]
 
 
 class CannotPack(Exception):

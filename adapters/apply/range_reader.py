@@ -56,11 +56,8 @@ class RangeReader:
             self._read_together()
         if info.name not in self._held:
             self.nbytes += _size(self.wanted[info.name])
-            self._held[info.name] = self._load(info)
+            self._held[info.name] = self.checkpoint.loaded(info)
         return self._held[info.name]
-
-    def _load(self, info: TensorInfo) -> np.ndarray:
-        return (self.checkpoint.load or self.checkpoint.read)(info)
 
     def _read_together(self) -> None:
         """Reads all requested tensors whose bytes in the file are those of their arrays."""
@@ -83,7 +80,7 @@ class RangeReader:
             with opened(path) as file:
                 for run in _touching(some):
                     for info in _short(file, run):  # a truncated file: `load` reports it
-                        self._held[info.name] = self._load(info)
+                        self._held[info.name] = self.checkpoint.loaded(info)
 
 
 def is_plain(checkpoint: Checkpoint, info: TensorInfo) -> bool:

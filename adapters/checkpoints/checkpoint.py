@@ -58,6 +58,10 @@ class Checkpoint:
     def is_dummy(self) -> bool:
         return self.format == "dummy"
 
+    def loaded(self, info: TensorInfo) -> np.ndarray:
+        """A tensor's array in memory of its own, if the reader has `load`; otherwise as `read` returns it."""
+        return (self.load or self.read)(info)
+
     def refuse_changed(self) -> None:
         """Raises BU207 if a file was written to, replaced or removed since its header was read.
 

@@ -13,7 +13,8 @@ from bringup.adapters.algebra.expr import S
 from bringup.adapters.checkpoints.gguf_rope import rope_scaling
 from bringup.adapters.dialects.dialect import DECODER
 from bringup.adapters.dialects.routing import ROUTING, drop_draft, routing
-from bringup.adapters.planning.adapter import Adapter, either, tied
+from bringup.adapters.dialects.tables import add_experts, add_mlp, add_norms, without_layers
+from bringup.adapters.planning.adapter import Adapter, either
 
 if TYPE_CHECKING:
     from bringup.adapters.checkpoints.gguf_config import Hyperparameters
@@ -50,25 +51,19 @@ def gating(hyper: Hyperparameters) -> int:
 
 def table(config: DeepseekConfig) -> Adapter:
     h, n, v = config.num_heads, config.plain_dim, config.value_dim
-    gguf = Adapter(f"{config.family} in GGUF", defaults=("out in", "vocab m"))
-    gguf["model.embed_tokens.weight"] = S("token_embd.weight")
-    gguf["model.norm.weight"] = S("output_norm.weight")
-    gguf["lm_head.weight"] = tied(S("output.weight"), S("token_embd.weight", "vocab m"), when=config.tied_head)
+    gguf = without_layers(config)
     layer = "model.layers.{L}."
-    gguf[layer + "input_layernorm.weight"] = S("blk.{L}.attn_norm.weight")
-    gguf[layer + "post_attention_layernorm.weight"] = S("blk.{L}.ffn_norm.weight")
+    add_norms(gguf)
     for name, stored in NAMES.items():
         gguf[f"{layer}self_attn.{name}.weight"] = S(f"blk.{{L}}.{stored}.weight")
     whole = S("blk.{L}.attn_kv_b.weight", "(h x) c", x=n + v).mv("(h x) c -> h x c", h=h)
     for x, axis, axes, part in zip("kv", "nv", ("h c n", "h v c"), whole.split("x", n, v), strict=True):
         newer = S(f"blk.{{L}}.attn_{x}_b.weight", axes).mv(f"{axes} -> (h {axis}) c")
         gguf[f"{layer}self_attn.{x}_b_proj.weight"] = either(newer, part.mv(f"h {axis} c -> (h {axis}) c"))
-    gguf[layer + "mlp.{x:gate|up|down}_proj.weight"] = S("blk.{L}.ffn_{x}.weight")
-    gguf[layer + "mlp.gate.weight"] = S("blk.{L}.ffn_gate_inp.weight")
+    add_mlp(gguf)
+    add_experts(gguf)
     gguf[layer + "mlp.gate.e_score_correction_bias"] = S("blk.{L}.exp_probs_b.bias")
     gguf[layer + "mlp.shared_experts.{x:gate|up|down}_proj.weight"] = S("blk.{L}.ffn_{x}_shexp.weight")
-    for x, axes in (("gate", "e f m"), ("up", "e f m"), ("down", "e m f")):
-        gguf[f"{layer}mlp.experts.{x}_proj"] = S(f"blk.{{L}}.ffn_{x}_exps.weight", axes)
     drop_draft(gguf, config.layers.stop)
     return gguf
 

@@ -7,24 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bringup.adapters.algebra.expr import S
 from bringup.adapters.dialects.dialect import DECODER, Dialect
-from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.dialects.tables import add_attention, add_mlp, add_norms, without_layers
+from bringup.adapters.planning.adapter import Adapter
 
 if TYPE_CHECKING:
     from bringup.graphs.exaone import ExaoneConfig
 
 
 def table(config: ExaoneConfig) -> Adapter:
-    gguf = Adapter("exaone in GGUF", defaults=("out in", "vocab m"))
-    gguf["model.embed_tokens.weight"] = S("token_embd.weight")
-    gguf["model.norm.weight"] = S("output_norm.weight")
-    gguf["lm_head.weight"] = tied(S("output.weight"), S("token_embd.weight", "vocab m"), when=config.tied_head)
-    gguf["model.layers.{L}.input_layernorm.weight"] = S("blk.{L}.attn_norm.weight")
-    gguf["model.layers.{L}.post_attention_layernorm.weight"] = S("blk.{L}.ffn_norm.weight")
-    gguf["model.layers.{L}.self_attn.{x:q|k|v}_proj.weight"] = S("blk.{L}.attn_{x}.weight")
-    gguf["model.layers.{L}.self_attn.o_proj.weight"] = S("blk.{L}.attn_output.weight")
-    gguf["model.layers.{L}.mlp.{x:gate|up|down}_proj.weight"] = S("blk.{L}.ffn_{x}.weight")
+    gguf = without_layers(config)
+    add_norms(gguf)
+    add_attention(gguf)
+    add_mlp(gguf)
     gguf.drop("rope_freqs.weight", why="factors of llama3 rope: checked when the config is read from the metadata")
     return gguf
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from bringup.adapters.algebra.expr import S
 from bringup.adapters.algebra.values import shift
 from bringup.adapters.dialects.dialect import DECODER, Dialect
-from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.dialects.tables import add_mlp, attention_bias, without_layers
+from bringup.adapters.planning.adapter import Adapter
 
 if TYPE_CHECKING:
     from bringup.adapters.checkpoints.gguf_config import Hyperparameters
@@ -26,15 +27,12 @@ NORMS = {
 
 
 def table(config: DecoderConfig) -> Adapter:
-    gguf = Adapter(f"{config.family} in GGUF", defaults=("out in", "vocab m"))
-    gguf["model.embed_tokens.weight"] = S("token_embd.weight")
-    gguf["model.norm.weight"] = shift(S("output_norm.weight", "m"), -1)
-    gguf["lm_head.weight"] = tied(S("output.weight"), S("token_embd.weight", "vocab m"), when=config.tied_head)
+    gguf = without_layers(config, norm=shift(S("output_norm.weight", "m"), -1))
     for name, stored in NORMS.items():
         gguf[f"model.layers.{{L}}.{name}.weight"] = shift(S(f"blk.{{L}}.{stored}.weight", "m"), -1)
     gguf["model.layers.{L}.self_attn.{x:q|k|v}_proj.{p:weight|bias}"] = S("blk.{L}.attn_{x}.{p}")
     gguf["model.layers.{L}.self_attn.o_proj.{p:weight|bias}"] = S("blk.{L}.attn_output.{p}")
-    gguf["model.layers.{L}.mlp.{x:gate|up|down}_proj.weight"] = S("blk.{L}.ffn_{x}.weight")
+    add_mlp(gguf)
     return gguf
 
 
@@ -47,7 +45,7 @@ def query_scalar(hyper: Hyperparameters, layers_of_27b: int) -> int:
 
 
 def derived(hyper: Hyperparameters) -> dict[str, Any]:
-    return {"query_pre_attn_scalar": query_scalar(hyper, 46), "attention_bias": "blk.0.attn_q.bias" in hyper.tensors}
+    return {"query_pre_attn_scalar": query_scalar(hyper, 46), **attention_bias(hyper)}
 
 
 dialect = Dialect(

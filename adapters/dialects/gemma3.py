@@ -13,6 +13,7 @@ from bringup.adapters.algebra.expr import S
 from bringup.adapters.algebra.values import shift
 from bringup.adapters.dialects import gemma2
 from bringup.adapters.dialects.dialect import DECODER, Dialect
+from bringup.adapters.dialects.tables import attention_bias
 from bringup.adapters.planning.adapter import Adapter
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def table(config: Gemma3Config) -> Adapter:
 def derived(hyper: Hyperparameters) -> dict[str, Any]:
     scalar = gemma2.query_scalar(hyper, 62)
     every = {} if hyper.values.get("attention.sliding_window") else {"sliding_window_pattern": 1}  # full attention
-    return {"query_pre_attn_scalar": scalar, "attention_bias": "blk.0.attn_q.bias" in hyper.tensors} | every
+    return {"query_pre_attn_scalar": scalar, **attention_bias(hyper)} | every
 
 
 dialect = Dialect(

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from bringup.adapters.algebra.expr import S
 from bringup.adapters.dialects.dialect import DECODER, Dialect, turned_part
 from bringup.adapters.dialects.routing import ROUTING, drop_draft, routing
-from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.dialects.tables import add_attention, add_experts, add_mlp, attention_bias, without_layers
+from bringup.adapters.planning.adapter import Adapter
 
 if TYPE_CHECKING:
     from bringup.adapters.checkpoints.gguf_config import Hyperparameters
@@ -20,22 +21,15 @@ SIGMOID = 2  # gguf-py, `ExpertGatingFuncType`
 
 
 def table(config: Glm4MoeConfig) -> Adapter:
-    gguf = Adapter("glm4_moe in GGUF", defaults=("out in", "vocab m"))
-    gguf["model.embed_tokens.weight"] = S("token_embd.weight")
-    gguf["model.norm.weight"] = S("output_norm.weight")
-    gguf["lm_head.weight"] = tied(S("output.weight"), S("token_embd.weight", "vocab m"), when=config.tied_head)
+    gguf = without_layers(config)
     layer = "model.layers.{L}."
     gguf[layer + "input_layernorm.weight"] = S("blk.{L}.attn_norm.weight")
     gguf[layer + "post_attention_layernorm.weight"] = S("blk.{L}.post_attention_norm.weight")
-    gguf[layer + "self_attn.{x:q|k|v}_proj.{p:weight|bias}"] = S("blk.{L}.attn_{x}.{p}")
-    gguf[layer + "self_attn.o_proj.weight"] = S("blk.{L}.attn_output.weight")
-    gguf[layer + "self_attn.{x:q|k}_norm.weight"] = S("blk.{L}.attn_{x}_norm.weight")
-    gguf[layer + "mlp.{x:gate|up|down}_proj.weight"] = S("blk.{L}.ffn_{x}.weight")
-    gguf[layer + "mlp.gate.weight"] = S("blk.{L}.ffn_gate_inp.weight")
+    add_attention(gguf)
+    add_mlp(gguf)
+    add_experts(gguf)
     gguf[layer + "mlp.gate.e_score_correction_bias"] = S("blk.{L}.exp_probs_b.bias")
     gguf[layer + "mlp.shared_experts.{x:gate|up|down}_proj.weight"] = S("blk.{L}.ffn_{x}_shexp.weight")
-    for x, axes in (("gate", "e f m"), ("up", "e f m"), ("down", "e m f")):
-        gguf[f"{layer}mlp.experts.{x}_proj"] = S(f"blk.{{L}}.ffn_{x}_exps.weight", axes)
     drop_draft(gguf, len(config.windows))
     return gguf
 
@@ -46,7 +40,7 @@ def derived(hyper: Hyperparameters) -> dict[str, Any]:
     return {
         **routing(hyper),
         "partial_rotary_factor": turned_part(own, width),
-        "attention_bias": "blk.0.attn_q.bias" in hyper.tensors,
+        **attention_bias(hyper),
         "use_qk_norm": "blk.0.attn_q_norm.weight" in hyper.tensors,
     }
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from bringup.adapters.algebra.expr import S
 from bringup.adapters.checkpoints.gguf_rope import rope_scaling
 from bringup.adapters.dialects.dialect import DECODER, Dialect
-from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.dialects.tables import add_attention, attention_bias, without_layers
+from bringup.adapters.planning.adapter import Adapter
 
 if TYPE_CHECKING:
     from bringup.adapters.checkpoints.gguf_config import Hyperparameters
@@ -19,15 +20,11 @@ if TYPE_CHECKING:
 
 
 def table(config: GptOssConfig) -> Adapter:
-    gguf = Adapter("gpt_oss in GGUF", defaults=("out in", "vocab m"))
-    gguf["model.embed_tokens.weight"] = S("token_embd.weight")
-    gguf["model.norm.weight"] = S("output_norm.weight")
-    gguf["lm_head.weight"] = tied(S("output.weight"), S("token_embd.weight", "vocab m"), when=config.tied_head)
+    gguf = without_layers(config)
     layer = "model.layers.{L}."
     gguf[layer + "input_layernorm.weight"] = S("blk.{L}.attn_norm.weight")
     gguf[layer + "post_attention_layernorm.weight"] = S("blk.{L}.post_attention_norm.weight")
-    gguf[layer + "self_attn.{x:q|k|v}_proj.{p:weight|bias}"] = S("blk.{L}.attn_{x}.{p}")
-    gguf[layer + "self_attn.o_proj.{p:weight|bias}"] = S("blk.{L}.attn_output.{p}")
+    add_attention(gguf)
     gguf[layer + "self_attn.sinks"] = S("blk.{L}.attn_sinks.weight")
     gguf[layer + "mlp.router.{p:weight|bias}"] = S("blk.{L}.ffn_gate_inp.{p}")
     for x, rows, column in (("gate", "f", "m"), ("up", "f", "m"), ("down", "m", "f")):
@@ -42,7 +39,7 @@ def derived(hyper: Hyperparameters) -> dict[str, Any]:
     scaling = rope_scaling(hyper, own.get("rope.freq_base")) or {"rope_type": "default"}
     if scaling["rope_type"] == "yarn":
         scaling["truncate"] = False
-    return {"rope_scaling": scaling, "attention_bias": "blk.0.attn_q.bias" in hyper.tensors}
+    return {"rope_scaling": scaling, **attention_bias(hyper)}
 
 
 dialect = Dialect(

@@ -16,6 +16,7 @@ from bringup.adapters.algebra.values import log, scale
 from bringup.adapters.dialects import llama
 from bringup.adapters.dialects.dialect import DECODER, Dialect
 from bringup.adapters.dialects.lfm2 import KEY_HEADS, by_key_heads
+from bringup.adapters.dialects.tables import add_experts
 from bringup.adapters.mamba import CHANNELS, MIXER, add_projections
 from bringup.adapters.planning.adapter import Adapter
 
@@ -65,11 +66,8 @@ def add_state_space(gguf: Adapter, config: MambaConfig) -> None:
 def table(config: GraniteMoeHybridConfig) -> Adapter:
     gguf = llama.table(config)
     add_state_space(gguf, config.mamba)
-    layer = "model.layers.{L}.mlp."
-    gguf[layer + "gate.weight"] = S("blk.{L}.ffn_gate_inp.weight")
-    for x, axes in (("gate", "e f m"), ("up", "e f m"), ("down", "e m f")):
-        gguf[f"{layer}experts.{x}_proj"] = S(f"blk.{{L}}.ffn_{x}_exps.weight", axes)
-    gguf[layer + "shared_mlp.{x:gate|up|down}_proj.weight"] = S("blk.{L}.ffn_{x}_shexp.weight")
+    add_experts(gguf)
+    gguf["model.layers.{L}.mlp.shared_mlp.{x:gate|up|down}_proj.weight"] = S("blk.{L}.ffn_{x}_shexp.weight")
     return gguf
 
 

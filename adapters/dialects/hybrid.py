@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from bringup.adapters.algebra.expr import S
 from bringup.adapters.algebra.values import log, scale, shift
 from bringup.adapters.dialects.dialect import DECODER, turned_part
+from bringup.adapters.dialects.tables import without_layers
 from bringup.adapters.hybrid import MIXER, by_key_head, by_value_head, channels
-from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.planning.adapter import Adapter
 from bringup.graphs.hybrid import HybridConfig
 
 if TYPE_CHECKING:
@@ -32,15 +33,12 @@ KEYS: Mapping[str, str | None] = {
 }
 
 
-def hybrid(name: str, config: HybridConfig, *, tiled: bool) -> Adapter:
+def hybrid(config: HybridConfig, *, tiled: bool) -> Adapter:
     """The rules without those for MLPs and experts, and for the projections into a DeltaNet.
 
     `tiled`: value heads are in the order of `by_value_head`.
     """
-    gguf = Adapter(f"{name} in GGUF", defaults=("out in", "vocab m"))
-    gguf["model.embed_tokens.weight"] = S("token_embd.weight")
-    gguf["model.norm.weight"] = shift(S("output_norm.weight", "m"), -1)
-    gguf["lm_head.weight"] = tied(S("output.weight"), S("token_embd.weight", "vocab m"), when=config.tied_head)
+    gguf = without_layers(config, norm=shift(S("output_norm.weight", "m"), -1))
     gguf["model.layers.{L}.input_layernorm.weight"] = shift(S("blk.{L}.attn_norm.weight", "m"), -1)
     after = shift(S("blk.{L}.post_attention_norm.weight", "m"), -1)
     gguf["model.layers.{L}.post_attention_layernorm.weight"] = after

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bringup.adapters.algebra.expr import S
 from bringup.adapters.dialects.dialect import DECODER, Dialect
-from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.dialects.tables import add_attention, add_mlp, add_norms, without_layers
+from bringup.adapters.planning.adapter import Adapter
 from bringup.graphs.config.fields import MOST_LAYERS
 
 if TYPE_CHECKING:
@@ -22,17 +23,11 @@ KEYS = {**DECODER, "attention.layer_norm_rms_epsilon": "norm_eps", KEY_HEADS: No
 
 
 def table(config: Lfm2Config) -> Adapter:
-    gguf = Adapter("lfm2 in GGUF", defaults=("out in", "vocab m"))
-    gguf["model.embed_tokens.weight"] = S("token_embd.weight")
-    gguf["model.norm.weight"] = S("token_embd_norm.weight")
-    gguf["lm_head.weight"] = tied(S("output.weight"), S("token_embd.weight", "vocab m"), when=config.tied_head)
+    gguf = without_layers(config, norm=S("token_embd_norm.weight"))
     layer = "model.layers.{L}."
-    gguf[layer + "input_layernorm.weight"] = S("blk.{L}.attn_norm.weight")
-    gguf[layer + "post_attention_layernorm.weight"] = S("blk.{L}.ffn_norm.weight")
-    gguf[layer + "self_attn.{x:q|k|v}_proj.weight"] = S("blk.{L}.attn_{x}.weight")
-    gguf[layer + "self_attn.o_proj.weight"] = S("blk.{L}.attn_output.weight")
-    gguf[layer + "self_attn.{x:q|k}_norm.weight"] = S("blk.{L}.attn_{x}_norm.weight")
-    gguf[layer + "mlp.{x:gate|up|down}_proj.weight"] = S("blk.{L}.ffn_{x}.weight")
+    add_norms(gguf)
+    add_attention(gguf)
+    add_mlp(gguf)
     inputs = S("blk.{L}.shortconv.in_proj.weight", "(t f) m", t=3).mv("(t f) m -> t f m")
     for index, x in enumerate("bcx"):
         gguf[f"{layer}mixer.{x}_proj.weight"] = inputs.at("t", index)

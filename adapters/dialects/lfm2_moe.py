@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from bringup.adapters.algebra.expr import S
 from bringup.adapters.dialects import lfm2
 from bringup.adapters.dialects.dialect import Dialect
+from bringup.adapters.dialects.tables import add_experts
 from bringup.adapters.planning.adapter import Adapter
 
 if TYPE_CHECKING:
@@ -22,10 +23,8 @@ SIGMOID = 2  # gguf-py, `ExpertGatingFuncType`
 
 def table(config: Lfm2MoeConfig) -> Adapter:
     gguf = lfm2.table(config)
-    gguf["model.layers.{L}.mlp.gate.weight"] = S("blk.{L}.ffn_gate_inp.weight")
+    add_experts(gguf)
     gguf["model.layers.{L}.mlp.gate.e_score_correction_bias"] = S("blk.{L}.exp_probs_b.bias")
-    for x, axes in (("gate", "e f m"), ("up", "e f m"), ("down", "e m f")):
-        gguf[f"model.layers.{{L}}.mlp.experts.{x}_proj"] = S(f"blk.{{L}}.ffn_{x}_exps.weight", axes)
     return gguf
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from bringup.adapters.algebra.expr import Expr, S
 from bringup.adapters.dialects.dialect import DECODER, Dialect
-from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.dialects.tables import LAYER, add_mlp, add_norms, attention_bias, without_layers
+from bringup.adapters.planning.adapter import Adapter
 
 if TYPE_CHECKING:
     from bringup.adapters.checkpoints.gguf_config import Hyperparameters
@@ -19,19 +20,14 @@ if TYPE_CHECKING:
 
 
 def table(config: DecoderConfig) -> Adapter:
-    gguf = Adapter("llama in GGUF", defaults=("out in", "vocab m"))
-    gguf["model.embed_tokens.weight"] = S("token_embd.weight")
-    gguf["model.norm.weight"] = S("output_norm.weight")
-    gguf["lm_head.weight"] = tied(S("output.weight"), S("token_embd.weight", "vocab m"), when=config.tied_head)
-    layer = "model.layers.{L}."
-    gguf[layer + "input_layernorm.weight"] = S("blk.{L}.attn_norm.weight")
-    gguf[layer + "post_attention_layernorm.weight"] = S("blk.{L}.ffn_norm.weight")
+    gguf = without_layers(config)
+    add_norms(gguf)
     for x in "qk":
         for part, rows in in_halves(x, config.head_dim).items():
-            gguf[f"{layer}self_attn.{x}_proj.{part}"] = rows
-    gguf[layer + "self_attn.v_proj.{p:weight|bias}"] = S("blk.{L}.attn_v.{p}")
-    gguf[layer + "self_attn.o_proj.{p:weight|bias}"] = S("blk.{L}.attn_output.{p}")
-    gguf[layer + "mlp.{x:gate|up|down}_proj.{p:weight|bias}"] = S("blk.{L}.ffn_{x}.{p}")
+            gguf[f"{LAYER}self_attn.{x}_proj.{part}"] = rows
+    gguf[LAYER + "self_attn.v_proj.{p:weight|bias}"] = S("blk.{L}.attn_v.{p}")
+    gguf[LAYER + "self_attn.o_proj.{p:weight|bias}"] = S("blk.{L}.attn_output.{p}")
+    add_mlp(gguf)
     gguf.drop("rope_freqs.weight", why="factors of llama3 rope: checked when the config is read from the metadata")
     return gguf
 
@@ -49,7 +45,7 @@ def in_halves(x: str, head_dim: int) -> dict[str, Expr]:
 
 
 def derived(hyper: Hyperparameters) -> dict[str, Any]:
-    return {"attention_bias": "blk.0.attn_q.bias" in hyper.tensors, "mlp_bias": "blk.0.ffn_gate.bias" in hyper.tensors}
+    return {**attention_bias(hyper), "mlp_bias": "blk.0.ffn_gate.bias" in hyper.tensors}
 
 
 dialect = Dialect(

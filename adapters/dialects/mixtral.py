@@ -10,25 +10,20 @@ from typing import TYPE_CHECKING
 
 from bringup.adapters.algebra.expr import S, stack
 from bringup.adapters.dialects.dialect import DECODER, Dialect
-from bringup.adapters.planning.adapter import Adapter, either, tied
+from bringup.adapters.dialects.llama import in_halves
+from bringup.adapters.dialects.tables import add_norms, without_layers
+from bringup.adapters.planning.adapter import Adapter, either
 
 if TYPE_CHECKING:
     from bringup.graphs.mixtral import MixtralConfig
 
 
 def table(config: MixtralConfig) -> Adapter:
-    gguf = Adapter("mixtral in GGUF", defaults=("out in", "vocab m"))
-    gguf["model.embed_tokens.weight"] = S("token_embd.weight")
-    gguf["model.norm.weight"] = S("output_norm.weight")
-    gguf["lm_head.weight"] = tied(S("output.weight"), S("token_embd.weight", "vocab m"), when=config.tied_head)
+    gguf = without_layers(config)
     layer = "model.layers.{L}."
-    gguf[layer + "input_layernorm.weight"] = S("blk.{L}.attn_norm.weight")
-    gguf[layer + "post_attention_layernorm.weight"] = S("blk.{L}.ffn_norm.weight")
-    half = config.head_dim // 2
-    for x, heads in (("q", "h"), ("k", "g")):
-        weight = S(f"blk.{{L}}.attn_{x}.weight", f"({heads} pair two) m", pair=half, two=2)
-        halves = weight.mv(f"({heads} pair two) m -> ({heads} d:(two pair)) m", pair=half, two=2)
-        gguf[f"{layer}self_attn.{x}_proj.weight"] = halves
+    add_norms(gguf)
+    for x in "qk":
+        gguf[f"{layer}self_attn.{x}_proj.weight"] = in_halves(x, config.head_dim)["weight"]
     gguf[layer + "self_attn.v_proj.weight"] = S("blk.{L}.attn_v.weight")
     gguf[layer + "self_attn.o_proj.weight"] = S("blk.{L}.attn_output.weight")
     gguf[layer + "mlp.gate.weight"] = S("blk.{L}.ffn_gate_inp.weight")

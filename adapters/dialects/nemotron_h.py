@@ -15,7 +15,8 @@ from bringup.adapters.dialects.granitemoehybrid import add_state_space
 from bringup.adapters.dialects.lfm2 import KEY_HEADS, by_key_heads
 from bringup.adapters.dialects.llama import in_halves
 from bringup.adapters.dialects.routing import drop_draft
-from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.dialects.tables import without_layers
+from bringup.adapters.planning.adapter import Adapter
 from bringup.graphs.config.fields import MOST_LAYERS
 
 if TYPE_CHECKING:
@@ -58,10 +59,7 @@ OF_KINDS = {"ssm_in": "mamba", "attn_q": "attention", "ffn_gate_inp": "moe"}  # 
 
 
 def table(config: NemotronHConfig) -> Adapter:
-    gguf = Adapter("nemotron_h in GGUF", defaults=("out in", "vocab m"))
-    gguf["model.embed_tokens.weight"] = S("token_embd.weight")
-    gguf["model.norm.weight"] = S("output_norm.weight")
-    gguf["lm_head.weight"] = tied(S("output.weight"), S("token_embd.weight", "vocab m"), when=config.tied_head)
+    gguf = without_layers(config)
     gguf["model.layers.{L}.norm.weight"] = S("blk.{L}.attn_norm.weight")
     add_state_space(gguf, config.mamba)
     mixer = "model.layers.{L}.mixer."

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from bringup.adapters.algebra.expr import S
 from bringup.adapters.dialects.dialect import DECODER, Dialect
-from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.dialects.tables import add_norms, without_layers
+from bringup.adapters.planning.adapter import Adapter
 
 if TYPE_CHECKING:
     from bringup.adapters.checkpoints.gguf_config import Hyperparameters
@@ -18,12 +19,8 @@ if TYPE_CHECKING:
 
 def table(config: Phi3Config) -> Adapter:
     h, g, d, f = config.num_heads, config.num_kv_heads, config.head_dim, config.ffn
-    gguf = Adapter("phi3 in GGUF", defaults=("out in", "vocab m"))
-    gguf["model.embed_tokens.weight"] = S("token_embd.weight")
-    gguf["model.norm.weight"] = S("output_norm.weight")
-    gguf["lm_head.weight"] = tied(S("output.weight"), S("token_embd.weight", "vocab m"), when=config.tied_head)
-    gguf["model.layers.{L}.input_layernorm.weight"] = S("blk.{L}.attn_norm.weight")
-    gguf["model.layers.{L}.post_attention_layernorm.weight"] = S("blk.{L}.ffn_norm.weight")
+    gguf = without_layers(config)
+    add_norms(gguf)
     gguf["model.layers.{L}.self_attn.o_proj.weight"] = S("blk.{L}.attn_output.weight")
     gguf["model.layers.{L}.mlp.down_proj.weight"] = S("blk.{L}.ffn_down.weight")
     qkv = S("blk.{L}.attn_qkv.weight", "out:(h d | g d | g d) m", h=h, g=g, d=d)

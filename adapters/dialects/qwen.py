@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from bringup.adapters.algebra.expr import S
 from bringup.adapters.dialects.dialect import DECODER, Dialect
-from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.dialects.tables import add_mlp, add_norms, without_layers
+from bringup.adapters.planning.adapter import Adapter
 
 if TYPE_CHECKING:
     from bringup.adapters.checkpoints.gguf_config import Hyperparameters
@@ -18,19 +19,15 @@ if TYPE_CHECKING:
 
 
 def table(config: QWenConfig) -> Adapter:
-    gguf = Adapter("qwen in GGUF", defaults=("out in", "vocab m"))
-    gguf["model.embed_tokens.weight"] = S("token_embd.weight")
-    gguf["model.norm.weight"] = S("output_norm.weight")
-    gguf["lm_head.weight"] = tied(S("output.weight"), S("token_embd.weight", "vocab m"), when=config.tied_head)
-    gguf["model.layers.{L}.input_layernorm.weight"] = S("blk.{L}.attn_norm.weight")
-    gguf["model.layers.{L}.post_attention_layernorm.weight"] = S("blk.{L}.ffn_norm.weight")
+    gguf = without_layers(config)
+    add_norms(gguf)
     for i, (x, h) in enumerate(zip("qkv", "hgg", strict=True)):
         weight = S("blk.{L}.attn_qkv.weight", f"(t {h} d) m", t=3).mv(f"(t {h} d) m -> t ({h} d) m", t=3)
         bias = S("blk.{L}.attn_qkv.bias", f"(t {h} d)", t=3).mv(f"(t {h} d) -> t ({h} d)", t=3)
         gguf[f"model.layers.{{L}}.self_attn.{x}_proj.weight"] = weight.at("t", i)
         gguf[f"model.layers.{{L}}.self_attn.{x}_proj.bias"] = bias.at("t", i)
     gguf["model.layers.{L}.self_attn.o_proj.{p:weight|bias}"] = S("blk.{L}.attn_output.{p}")
-    gguf["model.layers.{L}.mlp.{x:gate|up|down}_proj.{p:weight|bias}"] = S("blk.{L}.ffn_{x}.{p}")
+    add_mlp(gguf)
     return gguf
 
 

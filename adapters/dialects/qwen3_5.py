@@ -13,6 +13,7 @@ from bringup.adapters.algebra.expr import S
 from bringup.adapters.dialects import hybrid
 from bringup.adapters.dialects.dialect import Dialect
 from bringup.adapters.dialects.routing import drop_draft
+from bringup.adapters.dialects.tables import add_mlp
 from bringup.adapters.hybrid import MIXER, by_key_head, by_value_head, channels
 from bringup.adapters.planning.adapter import Adapter
 from bringup.graphs.hybrid import HybridConfig
@@ -26,14 +27,14 @@ KEYS: Mapping[str, str | None] = {**hybrid.KEYS, "nextn_predict_layers": None, "
 
 
 def table(config: Qwen3_5Config) -> Adapter:
-    gguf = text_model("qwen3_5", config)
-    gguf["model.layers.{L}.mlp.{x:gate|up|down}_proj.weight"] = S("blk.{L}.ffn_{x}.weight")
+    gguf = text_model(config)
+    add_mlp(gguf)
     return gguf
 
 
-def text_model(name: str, config: HybridConfig) -> Adapter:
+def text_model(config: HybridConfig) -> Adapter:
     """The rules without those for MLPs and experts."""
-    gguf = hybrid.hybrid(name, config, tiled=True)
+    gguf = hybrid.hybrid(config, tiled=True)
     qkv = S("blk.{L}.attn_qkv.weight", "x m", x=channels(config))
     gguf[f"{MIXER}in_proj_qkv.weight"] = by_key_head(qkv, "m", config, tiled=True)
     for x, stored, axes in (("z", "attn_gate", "({} v) m"), ("b", "ssm_beta", "({}) m"), ("a", "ssm_alpha", "({}) m")):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def table(config: Qwen3_5MoeConfig) -> Adapter:
-    gguf = text_model("qwen3_5_moe", config)
+    gguf = text_model(config)
     add_shared_experts(gguf)
     return gguf
 

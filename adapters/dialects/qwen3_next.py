@@ -17,7 +17,7 @@ from bringup.graphs.qwen3_next import Qwen3NextConfig
 
 
 def table(config: Qwen3NextConfig) -> Adapter:
-    gguf = hybrid("qwen3_next", config, tiled=False)
+    gguf = hybrid(config, tiled=False)
     older_qkv, older_z = of_key_heads("blk.{L}.ssm_in.weight", config)
     newer_qkv = by_key_head(S("blk.{L}.attn_qkv.weight", "x m", x=channels(config)), "m", config)
     gguf[f"{MIXER}in_proj_qkv.weight"] = either(newer_qkv, older_qkv)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bringup.adapters.algebra.expr import S
+from bringup.adapters.dialects.tables import add_experts
 from bringup.adapters.planning.adapter import Adapter
 
 EXPERTS: Mapping[str, str] = {
@@ -20,8 +21,6 @@ EXPERTS: Mapping[str, str] = {
 
 def add_shared_experts(gguf: Adapter) -> None:
     """Adds the rules of the router, of the shared expert, and of the routed ones."""
-    gguf["model.layers.{L}.mlp.gate.weight"] = S("blk.{L}.ffn_gate_inp.weight")
+    add_experts(gguf)
     gguf["model.layers.{L}.mlp.shared_expert_gate.weight"] = S("blk.{L}.ffn_gate_inp_shexp.weight")
     gguf["model.layers.{L}.mlp.shared_expert.{x:gate|up|down}_proj.weight"] = S("blk.{L}.ffn_{x}_shexp.weight")
-    for x, axes in (("gate", "e f m"), ("up", "e f m"), ("down", "e m f")):
-        gguf[f"model.layers.{{L}}.mlp.experts.{x}_proj"] = S(f"blk.{{L}}.ffn_{x}_exps.weight", axes)

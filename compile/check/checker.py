@@ -105,7 +105,7 @@ def _checked(job: Job) -> Report:
         gone.sort(key=lambda finding: (finding.config_key != key, FOLLOW.index(finding.code)))
         if gone and (gone[0].config_key == key or len(others) + 1 < len(report.findings)):
             errors = (finding for finding in known if finding.severity is Severity.ERROR)
-            first = next((finding for finding in errors if finding.parameter == key), None)  # on the key itself
+            first = next((finding for finding in errors if finding.config_key == key), None)  # on the key itself
             first = first or explained(gone[0], key, value, len(report.findings) - len(others) - 1)
             report.findings = [first, *others]
             break

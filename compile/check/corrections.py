@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 UNREAD = ("BU105", "BU137")  # findings of unread tensors
 BIASES = ("attention_bias", "mlp_bias")  # keys that configs often omit
-DRAFTS = "num_nextn_predict_layers"  # the number of layers after the last one that belong to a draft
+DRAFTS = ("num_nextn_predict_layers", "num_mtp_layers")  # names of the number of layers after the last: of drafts
 FOLLOW = ("BU101", "BU102", *UNREAD)  # what may follow from a wrong size
 MOST = 2  # corrections that are combined: each plans the whole checkpoint
 
@@ -98,7 +98,7 @@ def _other_layers(job: Job) -> Iterator[tuple[str, int]]:
         most = max(there)
         numbers = [number for number in (most, most + 1) if there.issuperset(range(count, number))]
         if most >= count and most + 1 in numbers:
-            yield from ((key, most + 1 - count) for key in job.config if key == DRAFTS)
+            yield from ((key, most + 1 - count) for key in job.config if key in DRAFTS)
     else:
         return
     keys = [key for key, value in job.config.items() if type(value) is int and value == count]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,22 +24,21 @@ if TYPE_CHECKING:
 OF_VALUES = ("BU115", "BU116")  # errors of computing a parameter
 
 
-def value_findings(job: Job, advance: Callable[[float], None] = lambda _: None) -> list[Diagnostic]:
+def value_findings(job: Job) -> list[Diagnostic]:
     """All checks of values that a compile does, without one: each parameter is read once.
 
-    Needs the memory of one parameter and its sources, or, for ties, of two. `advance` is called with the fraction that
-    is read. If the function of a rule fails or rejects a tensor, that is among the findings (BU116, BU115). Raises
-    BU2xx if a file cannot be read.
+    Needs the memory of one parameter and its sources, or, for ties, of two. If the function of a rule fails or
+    rejects a tensor, that is among the findings (BU116, BU115). Raises BU2xx if a file cannot be read.
     """
     found = [
         *tie_warnings(job),
         *part_warnings(job),
-        *wrongly_left_out(job.plan, job.checkpoint.load or job.checkpoint.read),
+        *wrongly_left_out(job.plan, job.checkpoint.loaded),
     ]
     refused: dict[tuple[str, str], tuple[Diagnostic, list[str]]] = {}
     sound, aliases = Soundness(), job.plan.aliases()
     entries = {name: entry for name, entry in job.plan.entries.items() if name not in aliases}
-    for index, (name, entry) in enumerate(entries.items()):
+    for name, entry in entries.items():
         try:
             array = read_parameter(job, entry)
         except BringupError as error:
@@ -51,7 +49,6 @@ def value_findings(job: Job, advance: Callable[[float], None] = lambda _: None) 
             continue
         sound.look(entry, array)
         release_pages(array)
-        advance((index + 1) / len(entries))
     job.checkpoint.refuse_changed()
     found += (
         finding if finding.parameter else replace(finding, parameter=", ".join(grouped(names)))
@@ -65,7 +62,7 @@ def read_parameter(job: Job, entry: Entry) -> np.ndarray:
     sources: list[np.ndarray] = []
 
     def read(info: TensorInfo) -> np.ndarray:
-        sources.append((job.checkpoint.load or job.checkpoint.read)(info))
+        sources.append(job.checkpoint.loaded(info))
         return sources[-1]
 
     array = fill(entry, read)

@@ -68,7 +68,7 @@ def export(
     plan = job.plan if plan is None else plan
 
     def own(name: str, entry: Entry) -> np.ndarray:
-        return fill(entry, job.checkpoint.load or job.checkpoint.read)
+        return fill(entry, job.checkpoint.loaded)
 
     read = read or own
     with progress.stage("Checking") as stage:

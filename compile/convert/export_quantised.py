@@ -37,7 +37,7 @@ def export_quantised(job: Job, out: str | Path, *, force: bool = False, progress
     values are written, with a warning.
     """
     progress, out, plan = progress or Silent(), Path(path("out", out)), job.plan
-    form, read = published_form(recipe_of(job.graph.options.quantize or "")), job.checkpoint.load or job.checkpoint.read
+    form, read = published_form(recipe_of(job.graph.options.quantize or "")), job.checkpoint.loaded
     with progress.stage("Checking") as stage:
         check_job(job).raise_if_errors()
         quantised = quantised_tensors(plan)

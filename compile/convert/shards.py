@@ -46,15 +46,15 @@ class Shard:
     groups: tuple[Group, ...]
 
 
-def shards_of(todo: Sequence[Group], plans: Sequence[Plan], inputs: str, minimum: int = SHARD) -> list[Shard]:
-    """Consecutive groups of at least `minimum` bytes; `inputs` is the digest of plans, form and the sources' bytes."""
+def shards_of(todo: Sequence[Group], plans: Sequence[Plan], inputs: str) -> list[Shard]:
+    """Consecutive groups of at least SHARD bytes; `inputs` is the digest of plans, form and the sources' bytes."""
     shards: list[Shard] = []
     some: list[Group] = []
     size = 0
     for at, group in enumerate(todo):
         some.append(group)
         size += sum(plans[index].entries[name].declared.nbytes for index, name in group)
-        if size >= minimum or at == len(todo) - 1:
+        if size >= SHARD or at == len(todo) - 1:
             names = json.dumps([inputs, len(shards), some])
             shards.append(Shard(hashlib.sha256(names.encode()).hexdigest(), tuple(some)))
             some, size = [], 0

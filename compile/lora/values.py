@@ -31,7 +31,7 @@ def refuse_wrong_factors(loaded: Loaded) -> None:
     """
     import numpy as np
 
-    read = loaded.files.checkpoint.load or loaded.files.checkpoint.read
+    read = loaded.files.checkpoint.loaded
     changes = False
     endless: list[str] = []
     for pair in loaded.pairs:
@@ -53,7 +53,7 @@ def _refuse_copies(job: Job, loaded: Loaded) -> None:
     """Raises BU168 if the adapter's file has other values for a tensor of the base than the base itself."""
     import numpy as np
 
-    read = loaded.files.checkpoint.load or loaded.files.checkpoint.read
+    read = loaded.files.checkpoint.loaded
     names = job.adapter.names(job.checkpoint.headers)
     for target, info in loaded.copies.items():
         base = names.get(names.bare(loaded.heads.get(target, target)))
@@ -73,7 +73,7 @@ def refuse_copies_of_others(loaded: Loaded, weights: Mapping[str, np.ndarray]) -
     """
     import numpy as np
 
-    read = loaded.files.checkpoint.load or loaded.files.checkpoint.read
+    read = loaded.files.checkpoint.loaded
     for target, info in loaded.copies.items():
         for use in loaded.base.uses.get(target, ()):
             entry, own = use.entry, weights.get(use.entry.declared.name)

@@ -36,7 +36,7 @@ def merged_array(job: Job, loaded: Loaded, name: str, entry: Entry) -> np.ndarra
     tensor that it is stored in."""
     import numpy as np
 
-    array = fill(entry, job.checkpoint.load or job.checkpoint.read)
+    array = fill(entry, job.checkpoint.loaded)
     added = added_to(loaded.lora, name, loaded)
     if added is None:
         return array

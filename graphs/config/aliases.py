@@ -7,18 +7,24 @@ from collections.abc import Mapping
 from bringup.graphs.config.fields import Fields
 
 
-def read_alias(fields: Fields, alias: str, key: str) -> None:
+def read_alias(fields: Fields, alias: str, key: str, *, null: bool = False) -> None:
     """Lets `fields` read the value of `alias` as that of `key`; messages name `alias`.
 
-    If a config has both, transformers uses the value of `alias`; another value of `key` is a warning (BU151).
+    If a config has both, transformers uses the value of `alias`, even null; another value of `key` is a warning
+    (BU151). `null`: transformers computes with null; otherwise it is BU121.
     """
-    value = fields.raw.get(alias)
-    if value is None:
+    if alias not in fields.raw:
         return
-    if fields.raw.get(key, value) != value:
-        fields.overridden(key, fields.raw[key], fields.path(alias), value)
+    value, other = fields.raw[alias], fields.raw.get(key)
     fields.read.add(alias)
     fields.elsewhere[key] = fields.path(alias)
+    if value is None and not null:
+        help = "remove the key: transformers uses its null even if the config has the value under another name"
+        stops = "size" if other is None else ""
+        fields.error("BU121", f"config key `{key}` is null; it must have a value, or be absent", key, help, stops=stops)
+        return
+    if other is not None and other != value:
+        fields.overridden(key, other, fields.path(alias), value)
     fields.raw = {**fields.raw, key: value}
 
 

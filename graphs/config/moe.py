@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Self
 
+from bringup.graphs.config.aliases import read_alias
 from bringup.graphs.config.fields import MOST_EXPERTS, Fields
 
 NO_KEYS: Mapping[str, str] = MappingProxyType({})
@@ -39,13 +40,16 @@ class RoutingConfig:
         factor: float,
         normalise: bool = True,
         normalise_null: bool | None = None,
+        used: bool = True,
         keys: Mapping[str, str] = NO_KEYS,
     ) -> Self:
         """From config.json; the keyword arguments are the family's defaults for absent keys.
 
-        `normalise_null` is the value of a null `norm_topk_prob`; None reports it as an error. `keys` maps DeepSeek's
-        keys to the family's own.
+        `normalise_null` is the value of a null `norm_topk_prob`; None reports it as an error. `used`: a layer has
+        experts. `keys` maps DeepSeek's keys to the family's own.
         """
+        if not used:
+            return cls.unused(fields)
 
         def key(name: str) -> str:
             return keys.get(name, name)
@@ -74,6 +78,19 @@ class RoutingConfig:
             normalise=fields.get(key("norm_topk_prob"), bool, normalise, null=normalise_null),
             factor=fields.get(key("routed_scaling_factor"), float, factor),
         )
+
+    @classmethod
+    def unused(cls, fields: Fields) -> Self:
+        """A stand-in for a model that has no layer with experts: transformers builds it whatever the settings are."""
+        fields.read |= {"n_routed_experts", "num_experts_per_tok", "n_group", "topk_group", "norm_topk_prob"}
+        fields.read |= {"routed_scaling_factor", "topk_method"}
+        return cls(experts=2, per_token=1, groups=1, topk_groups=1, normalise=True, factor=1.0)
+
+
+def draft_layers(fields: Fields) -> int:
+    """The number of layers of the checkpoint after the model's last: they predict further tokens."""
+    read_alias(fields, "num_nextn_predict_layers", "num_mtp_layers", null=True)
+    return fields.get("num_mtp_layers", int, 1, null=0)
 
 
 def sparse_layers(fields: Fields, layers: int, experts: int) -> tuple[bool, ...]:

@@ -32,8 +32,8 @@ class Form:
     row, (1, 0) one for each row, (0, 0) one for the matrix. `zero` is the dtype of zero points and `minimum` that of
     the values to add, one for each block; "" if there are none. `outer` is the block of outer scales, in float32, by
     which scales and minimums are multiplied first; None if there are none. `index`: an additional array, int32
-    which scales and minimums are multiplied first; None if there are none. `index`: an additional array, int32
     [columns], assigns columns to blocks (GPTQ's `g_idx`). `input`: there is a static scale of activations, one value
+    for the matrix, by which activations are divided before they are rounded to float8; it does not affect the weight.
 
     Computed in float32. Matrices of experts [e, rows, columns] have arrays of three dimensions as well.
     """

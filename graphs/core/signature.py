@@ -6,18 +6,14 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bringup.diagnostics import fail
-from bringup.graphs.core.axes import Axes, parse, shape_of, show, sized, sizes_of
+from bringup.graphs.core.axes import Axes, shape_of, show, sized, sizes_of
 from bringup.graphs.core.packing import Pack, misfit, stored
 from bringup.shown import shown
 from bringup.spec import DTYPES, Shape, Site
 from bringup.system.os_errors import reason
-
-if TYPE_CHECKING:
-    from torch import nn
-
 
 MOST = 1 << 48  # elements along an axis: one byte each would fill the address space of x86-64
 
@@ -31,9 +27,8 @@ class Declared:
     dtype: str
     pack: Pack | None = None
     site: Site | None = None
-    checkpoint_names: tuple[
-        tuple[str, str | tuple[str, ...]], ...
-    ] = ()  # of its layers' classes: `Module.checkpoint_names`
+    # of its layers' classes: `Module.checkpoint_names`
+    checkpoint_names: tuple[tuple[str, str | tuple[str, ...]], ...] = ()
 
     @property
     def storage(self) -> tuple[Shape, str]:
@@ -80,19 +75,6 @@ class Signature(Mapping[str, Declared]):
             raise fail("BU123", f"`{path}` is not a signature file: {reason(error)}") from error
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise fail("BU123", f"`{path}` is JSON, but was not written by `to_json`") from error
-
-    @classmethod
-    def from_torch(cls, module: nn.Module) -> Signature:
-        """The signature of any torch module (build it on the meta device). Axes are `dim0`, `dim1`, … by position.
-
-        Positions do not determine the layout: a square matrix then needs its axes in the adapter's rule.
-        """
-        params: dict[str, Declared] = {}
-        for name, p in module.named_parameters(remove_duplicate=False):
-            axes = parse(" ".join(f"dim{i}" for i in range(p.ndim)))
-            sizes = {f"dim{i}": size for i, size in enumerate(p.shape)}
-            params[name] = Declared(name, tuple(a.sized(sizes) for a in axes), str(p.dtype).removeprefix("torch."))
-        return cls(params)
 
 
 def _declared(name: str, row: dict[str, Any]) -> Declared:

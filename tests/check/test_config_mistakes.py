@@ -45,6 +45,7 @@ ONE_EACH: list[tuple[str, str, Any, str]] = [
     ("mixtral", "num_local_experts", "four", "BU121"),
     ("mixtral", "num_local_experts", None, "BU121"),
     ("mixtral", "num_local_experts", 8, "BU102"),
+    ("mixtral", "num_experts", None, "BU121"),
     ("llama", "attention_bias", None, "BU121"),
     ("llama", "attention_bias", "no", "BU121"),
     ("llama", "mlp_bias", [], "BU121"),
@@ -72,6 +73,14 @@ def test_it_is_one_finding_and_hides_none(family: str, key: str, value: object, 
     if code == "BU102":
         assert f"`{key}`" in finding.message
         assert f"correct `{key}`" in finding.help
+
+
+def test_a_size_that_is_wrong_under_its_second_name() -> None:
+    draft = base("gpt2")
+    del draft.config["n_embd"]
+    draft.config["hidden_size"] = "all"
+    draft.tensors["extra_gate"] = np.ones((3, 5), np.float32)
+    assert [(f.code, f.config_key) for f in findings(draft)] == [("BU121", "hidden_size"), ("BU105", "")]
 
 
 def test_two_wrong_sizes_are_two_findings() -> None:

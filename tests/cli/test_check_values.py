@@ -56,10 +56,7 @@ def test_values_are_checked_on_request(case: str, tmp_path: Path) -> None:
 def test_sound_values_pass(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     Trial(base(name)).write(folder)
-    heard: list[float] = []
-    assert value_findings(open_job(checkpoint=str(folder)), heard.append) == []
-    assert heard == sorted(heard)
-    assert heard[-1] == 1.0
+    assert value_findings(open_job(checkpoint=str(folder))) == []
 
 
 def test_values_wait_for_the_headers(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from bringup.compile.convert import shards
 from bringup.compile.convert.convert import convert
 from bringup.compile.job import open_job
 from bringup.adapters.apply.parallel import Parallel
-shards.shards_of.__defaults__ = ({least},)
+shards.SHARD = {least}
 add, point, before, count = shards.Staging.add, {point!r}, {before}, 0
 def noted(self, key, digest):
     global count

@@ -56,7 +56,7 @@ def llama(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards.shards_of, "__defaults__", (LEAST,))
+    monkeypatch.setattr(shards, "SHARD", LEAST)
 
 
 def journal(out: Path) -> list[dict[str, Any]]:

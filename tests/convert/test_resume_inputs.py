@@ -61,7 +61,7 @@ def llama(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards.shards_of, "__defaults__", (LEAST,))
+    monkeypatch.setattr(shards, "SHARD", LEAST)
 
 
 def journal_of(out: Path) -> Path:
@@ -157,7 +157,7 @@ def test_unknown_inputs_leave_no_staging(llama: Path, tmp_path: Path, monkeypatc
 
 def full_after(monkeypatch: pytest.MonkeyPatch, count: int) -> list[str]:
     """The disk is full from parameter `count` on; shards are small."""
-    monkeypatch.setattr(shards.shards_of, "__defaults__", (LEAST,))
+    monkeypatch.setattr(shards, "SHARD", LEAST)
     fill, done = shards.fill, list[str]()
 
     def stop(entry: Any, read: Any) -> Any:
@@ -179,7 +179,7 @@ def test_a_full_disk_names_what_stays(bringup: Bringup, llama: Path, tmp_path: P
     assert journal_of(out).exists()
     assert f"`{journal_of(out).parent}` has what was written" in " ".join(refused.stderr.split())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shards.shards_of, "__defaults__", (LEAST,))
+        patch.setattr(shards, "SHARD", LEAST)
         again = bringup("convert", "--checkpoint", llama, "-o", out)
     assert (again.exit_code, "shards taken over" in again.stderr) == (0, True)
 

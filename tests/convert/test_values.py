@@ -71,7 +71,7 @@ def test_all_of_a_kind_are_one_warning(bringup: Bringup, tmp_path: Path) -> None
 @pytest.mark.parametrize("form", ["safetensors", "npz"])
 def test_shards_that_are_reused(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A later run, which computes nothing again, has the same warnings."""
-    monkeypatch.setattr(shards.shards_of, "__defaults__", (LEAST,))
+    monkeypatch.setattr(shards, "SHARD", LEAST)
     job = open_job(checkpoint=folder(tmp_path / "llama", NAN, ZERO))
     with monkeypatch.context() as patch:
         patch.setattr(Staging, "take_into", stop)

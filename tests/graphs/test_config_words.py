@@ -173,11 +173,17 @@ ALIASES = [
     ("gpt2", "max_position_embeddings", "n_positions"),
     ("gpt2", "num_attention_heads", "n_head"),
     ("gpt2", "num_hidden_layers", "n_layer"),
+    ("bloom", "num_attention_heads", "n_head"),
+    ("bloom", "num_hidden_layers", "n_layer"),
+    ("bloom", "n_embed", "hidden_size"),
     ("mixtral", "num_experts", "num_local_experts"),
     ("gpt_oss", "num_experts", "num_local_experts"),
+    ("qwen3_moe", "num_local_experts", "num_experts"),
     ("glm4_moe", "num_local_experts", "n_routed_experts"),
+    ("glm4_moe", "num_nextn_predict_layers", "num_mtp_layers"),
     ("deepseek_v2", "num_experts", "n_routed_experts"),
     ("deepseek_v3", "num_local_experts", "n_routed_experts"),
+    ("deepseek_v3", "num_nextn_predict_layers", "num_mtp_layers"),
     ("granitemoehybrid", "layers_block_type", "layer_types"),
     ("nemotron_h", "layer_types", "layers_block_type"),
     ("nemotron_h", "num_local_experts", "n_routed_experts"),
@@ -187,14 +193,43 @@ ALIASES = [
 @pytest.mark.parametrize(("name", "alias", "key"), ALIASES)
 def test_a_second_name_takes_precedence_as_in_transformers(name: str, alias: str, key: str) -> None:
     theirs, ours = transformers.CONFIG_MAPPING[name], by_name(name)[0].load("config")
-    assert theirs.attribute_map[alias] == key
     raw = json.loads(theirs().to_json_string(use_diff=False))
-    wanted = ours.read(raw)
-    assert ours.read({alias if each == key else each: value for each, value in raw.items()}) == wanted
-    both, findings = ours.read({**raw, alias: raw[key], key: 2 * raw[key]})
+    value = getattr(theirs(), key)
+    assert getattr(theirs(**{key: 2 * value, alias: value}), key) == value
+    raw = {each: other for each, other in raw.items() if each not in (key, alias)}
+    wanted = ours.read(raw | {key: value})
+    assert ours.read(raw | {alias: value}) == wanted
+    both, findings = ours.read({**raw, alias: value, key: 2 * value})
     assert both == wanted[0]
     assert [finding.parameter for finding in findings if finding.code == "BU151"] == [key]
     assert any(f"config key `{alias}` is" in finding.message for finding in ours.read(raw | {alias: "x"})[1])
+
+
+@pytest.mark.parametrize(("name", "alias", "key"), [each for each in ALIASES if each[1][:3] == "num"])
+def test_null_under_a_second_name_takes_precedence_too(name: str, alias: str, key: str) -> None:
+    """Null for the number of drafts is none."""
+    theirs, ours = transformers.CONFIG_MAPPING[name], by_name(name)[0].load("config")
+    value = getattr(theirs(), key)
+    assert getattr(theirs(**{key: value, alias: None}), key) is None
+    raw = json.loads(theirs().to_json_string(use_diff=False))
+    raw |= {"num_experts_per_tok": 1} if "num_experts_per_tok" in raw else {}  # DeepSeek-V2's default is null
+    config, findings = ours.read(raw | {key: value, alias: None})
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    if key == "num_mtp_layers":
+        assert (config.draft_layers, errors) == (0, [])
+    else:
+        assert [(f.code, f.config_key) for f in errors] == [("BU121", alias)]
+        assert f"`{alias}` is null" in errors[0].message
+
+
+@pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v3", "glm4_moe", "nemotron_h"])
+def test_the_experts_of_no_layer(name: str) -> None:
+    """transformers builds the model whatever their number is; a layer with experts needs some."""
+    theirs, ours = transformers.CONFIG_MAPPING[name], by_name(name)[0].load("config")
+    raw = json.loads(theirs().to_json_string(use_diff=False)) | {"n_routed_experts": 0, "num_experts_per_tok": 1}
+    dense = {"layers_block_type": ["mlp"]} if name == "nemotron_h" else {"first_k_dense_replace": 1000}
+    codes = [[f.code for f in ours.read(raw | keys)[1] if f.severity is Severity.ERROR] for keys in (dense, {})]
+    assert codes == [[], ["BU121"]]
 
 
 # --- the context

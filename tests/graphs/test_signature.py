@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from bringup.adapters.algebra.expr import S
-from bringup.adapters.planning.adapter import Adapter
-from bringup.adapters.planning.plan import make_plan
 from bringup.diagnostics import BringupError
 from bringup.graphs.core.module import Const, State
 from bringup.graphs.core.signature import Signature
@@ -19,7 +16,6 @@ from bringup.graphs.core.step import CacheSizes
 from bringup.graphs.core.to_torch import to_torch
 from bringup.graphs.gpt2 import GPT2, SIZES, GPT2Config
 from bringup.graphs.llama import Llama, LlamaConfig
-from bringup.spec import TensorInfo
 
 # layers, parameters: huggingface.co/openai-community/gpt2*, `lm_head` counted with its tied `wte` once
 PUBLISHED = {"gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200}
@@ -67,20 +63,6 @@ def test_broken_json_is_reported(tmp_path):
     path.write_text('{"w": {"axes": "a b", "sizes": {"a": 2}, "dtype": "float32", "pack": null}}')
     with pytest.raises(BringupError, match="BU123"):
         Signature.from_json(path)
-
-
-def test_from_torch_checks_a_foreign_module():
-    with torch.device("meta"):
-        module = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Linear(5, 5))
-    signature = Signature.from_torch(module)
-    assert signature["0.weight"].storage == ((5, 3), "float32")
-    assert [axis.name for axis in signature["0.weight"].axes] == ["dim0", "dim1"]
-    table = Adapter("foreign")
-    table["{n}.{p:weight|bias}"] = S("layer{n}.{p}")
-    shapes = {"layer0.weight": (5, 3), "layer0.bias": (5,), "layer1.weight": (5, 5), "layer1.bias": (5,)}
-    headers = {name: TensorInfo(name, "float32", shape) for name, shape in shapes.items()}
-    plan = make_plan(signature, table, headers)
-    assert [(p.code, p.parameter) for p in plan.problems] == [("BU106", "1.weight")]  # square: say its axes
 
 
 def test_equal_layers_are_of_one_kind():

@@ -92,7 +92,6 @@ def test_sizes_go_by_either_name() -> None:
     [
         ("BU121", "n_head", {"n_head": 7}),
         ("BU121", "hidden_size", {"hidden_size": None}),
-        ("BU122", "hidden_size", {"n_embed": 80}),  # transformers lets `n_embed` win without a word
         ("BU122", "n_inner", {"n_inner": 96}),
         ("BU122", "skip_bias_add_qkv", {"skip_bias_add_qkv": True}),
         ("BU120", "rope_theta", {"rope_theta": 1e4}),

@@ -81,6 +81,13 @@ def test_keys_that_are_absent() -> None:
     assert (ours.mamba.head_dim, ours.recurrent, ours.with_rope) == (1, (True,) * 8, False)
 
 
+def test_odd_heads_without_rope() -> None:
+    odd = GIVEN | {"hidden_size": 48, "mamba_n_heads": 48}
+    assert OurConfig.read(odd)[1] == []
+    (finding,) = OurConfig.read(odd | {"position_embedding_type": "rope"})[1]
+    assert (finding.code, finding.parameter) == ("BU121", "head_dim")
+
+
 @pytest.mark.parametrize("high", [float("inf"), {"__float__": "Infinity"}])
 def test_dt_without_a_limit(high: Any) -> None:
     assert OurConfig.read(SMALL | {"time_step_limit": [0.0, high]})[1] == []

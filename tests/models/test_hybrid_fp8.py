@@ -1,20 +1,23 @@
 """Qwen3-Next and Qwen3.5-MoE in fp8 with a scale a block: a key head's channels are complete blocks, or cut them.
 
-Granite 4 in fp8 with a scale a row, as llm-compressor saves its experts: one tensor for all, and its scales.
+Granite 4 in fp8 with a scale a row, as llm-compressor saves its experts: one tensor for all, or a module for each.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedConfig, Qwen3_5MoeTextConfig, Qwen3NextConfig
 
-from bringup.compile.job import open_job
+from bringup.adapters.apply.materialise import materialise
+from bringup.compile.job import Job, open_job
 from bringup.compile.packed_job import pack_job
 from bringup.compile.pipeline import check
 from bringup.graphs.core.options import GraphOptions
@@ -95,11 +98,14 @@ def test_stacked_experts_with_scales(tmp_path: Path) -> None:
         save_file(each, folder / "model.safetensors", {"format": "pt"})
     raw = json.loads((fp8 / "config.json").read_text("utf-8"))
     weights = {"num_bits": 8, "type": "float", "strategy": "channel"}
-    group = {"targets": [r"re:.*put_linear"], "weights": weights}
+    group = {"targets": [r"re:.*put_linear", r"re:.*0.block_sparse_moe.experts"], "weights": weights}
     words = {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"group_0": group}}
     (fp8 / "config.json").write_text(json.dumps(raw | {"quantization_config": words}), "utf-8")
     job = open_job(checkpoint=str(fp8))
     assert check(job).findings == []
+    same = _with_a_module_for_each_expert(fp8, tmp_path / "each", stored)
+    arrays, others = (materialise(each.plan, each.checkpoint) for each in (job, same))
+    assert all(np.array_equal(others[name], array) for name, array in arrays.items())
     packed = pack_job(job)
     assert {*packed.names} >= EXPERTS
     tokens, wanted = family.reference(plain)
@@ -107,3 +113,24 @@ def test_stacked_experts_with_scales(tmp_path: Path) -> None:
     assert abs(ours - wanted).max() <= family.WORST["torch"] * abs(wanted).max()
     int8 = open_job(checkpoint=str(plain), options=GraphOptions(quantize="int8"))
     assert {*pack_job(int8).names} >= EXPERTS
+
+
+def _with_a_module_for_each_expert(folder: Path, other: Path, stored: dict[str, torch.Tensor]) -> Job:
+    """The checkpoint in that form. Modules that no rule names are missing and unread, not unquantised."""
+    same = {name: tensor for name, tensor in stored.items() if "block_sparse_moe" not in name or "router" in name}
+    tensors, unnamed = dict(same), dict(same)
+    for name in stored.keys() - same.keys():
+        module, _, part = name.rpartition(".")
+        moe, _, kind = module.rpartition(".")
+        names = ("gate", "up") if kind == "input_linear" else ("down",)
+        for e, matrix in enumerate(stored[name]):
+            unnamed[f"{module}.experts.{e}.{part}"] = matrix.contiguous()
+            for x, rows in zip(names, matrix.chunk(len(names)), strict=True):
+                tensors[f"{moe}.experts.{e}.{x}_proj.{part}"] = rows.contiguous()
+    shutil.copytree(folder, other)
+    save_file(unnamed, other / "model.safetensors", {"format": "pt"})
+    assert {finding.code for finding in check(open_job(checkpoint=str(other))).findings} == {"BU101", "BU105"}
+    save_file(tensors, other / "model.safetensors", {"format": "pt"})
+    job = open_job(checkpoint=str(other))
+    assert check(job).findings == []
+    return job

@@ -33,7 +33,7 @@ CASES: dict[str, PreTrainedConfig] = {
     ),
     "more-experts-than-tokens": NemotronHConfig(
         **SIZES, layers_block_type=["moe", "mamba", "attention", "mamba"], hidden_size=30, num_attention_heads=5,
-        num_key_value_heads=1, head_dim=12, mamba_num_heads=6, mamba_head_dim=10, n_groups=3, ssm_state_size=10,
+        num_key_value_heads=1, head_dim=11, mamba_num_heads=6, mamba_head_dim=10, n_groups=3, ssm_state_size=10,
         use_conv_bias=False, n_routed_experts=67, num_experts_per_tok=3, norm_topk_prob=False,
         moe_intermediate_size=18, moe_shared_expert_intermediate_size=20, mlp_hidden_act="silu",
         layer_norm_epsilon=1e-3,

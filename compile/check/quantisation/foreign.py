@@ -6,8 +6,10 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bringup.adapters.planning.plan import Plan
-from bringup.adapters.planning.quantization import Format, format_of, parts_of
+from bringup.adapters.planning.quantization import Format, format_of, part_of, parts_of
 from bringup.adapters.schemes.arrays import CACHES
+from bringup.adapters.schemes.registry import read_quantisation
+from bringup.adapters.schemes.scheme import Modules
 from bringup.compile.check.facts.shapes import stored
 from bringup.compile.check.quantisation.cause import (
     Cause,
@@ -30,19 +32,26 @@ def foreign(
 ) -> Iterable[Cause]:
     """One cause for each format of matrices that no rule reads, except those of parameters without a rule.
 
-    `misnamed` are matrices that rules would read under another name: names are wrong, not the format.
+    Names are wrong, not the format, of matrices that rules would read under another name (`misnamed`). So they are, if
+    rules lack matrices, of those that no rule names and that the config does not list as unquantised.
     """
     plan, method = job.plan, str(words.get("quant_method", ""))
     touched = parts_of(plan.unread)  # matrices with an unread part
     if not touched:
         return
     absent = parts_of(bare_names(plan, (n for p in plan.problems if p.code in ("BU101", "BU109") for n in p.sources)))
+    named = {(part_of(name) or (name,))[0] for _, names in plan.requests for name in bare_names(plan, names)}
+    storage = read_quantisation(job.config, job.family.name).stored
     formats: dict[str, tuple[Format, dict[str, Mapping[str, str]]]] = {}
     for plain, parts in parts_of(plan.headers).items():
         if plain not in touched or any(name in plan.required for name in parts.values()):
             continue
         row = format_of(parts, method)
         if row is None or any(name in unruled for name in parts.values()):
+            continue
+        bare = plain.removeprefix(plan.prefix)
+        known = absent and storage and method in row.methods and storage.stores(_module(plan, bare))
+        if known and bare not in named:
             continue
         if plain not in misnamed and not _renamed(plan, plain, parts, absent):
             formats.setdefault(row.name, (row, {}))[1][plain] = parts
@@ -51,6 +60,11 @@ def foreign(
         caches = _of_caches(plan, names)
         wanted = {name for plain in bare_names(plan, matrices) for name in absent.get(plain, {}).values()}
         yield Cause(_finding(job, words, row, matrices, caches), frozenset({*names, *caches, *wanted, *matrices}))
+
+
+def _module(plan: Plan, bare: str) -> Modules:
+    module = bare.removesuffix(".weight")
+    return Modules.named(f"{plan.prefix}{module}", module, table=False)
 
 
 def _of_caches(plan: Plan, names: Collection[str]) -> list[str]:

@@ -80,7 +80,7 @@ def part_warnings(job: Job) -> list[Diagnostic]:
 
     Values that are errors when they are read (BU115) are reported when the parameter is computed.
     """
-    odd, aliases, read = OddParts(), job.plan.aliases(), job.checkpoint.load or job.checkpoint.read
+    odd, aliases, read = OddParts(), job.plan.aliases(), job.checkpoint.loaded
     for name, entry in job.plan.entries.items():
         if name not in aliases:
             with suppress(BringupError):
