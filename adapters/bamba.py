@@ -1,4 +1,4 @@
-"""Bamba as published: its own names of norms and MLPs."""
+"""Bamba as published: its own names of norms and MLPs, which Falcon-H1 has too."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from bringup.adapters.mamba import add_mamba
 from bringup.adapters.planning.adapter import Adapter, tied
 from bringup.adapters.planning.drops import drop_rope_tables
 from bringup.graphs.bamba import BambaConfig
+from bringup.graphs.falcon_h1 import FalconH1Config
 
 LAYER = "layers.{L}."
 
 
-def adapter(config: BambaConfig) -> Adapter:
-    bamba = Adapter("bamba", defaults=("out in", "vocab m"), prefix="model.")
+def adapter(config: BambaConfig | FalconH1Config) -> Adapter:
+    bamba = Adapter(config.family, defaults=("out in", "vocab m"), prefix="model.")
     bamba["model.embed_tokens.weight"] = S("embed_tokens.weight")
     bamba["model.norm.weight"] = S("final_layernorm.weight")
     bamba[f"model.{LAYER}input_layernorm.weight"] = S(LAYER + "input_layernorm.weight")

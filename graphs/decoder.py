@@ -20,7 +20,7 @@ from bringup.graphs.layers.embedding import Embedding
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.norm import Norm, RMSNorm
 from bringup.graphs.layers.rotary import rope_rows
-from bringup.graphs.ops.activation import ACTIVATIONS, soft_cap
+from bringup.graphs.ops.activation import ACTIVATIONS, scaled, soft_cap
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -208,11 +208,11 @@ class PreNormLayer(Module):
         cos, sin = rows[2 * self.rope : 2 * self.rope + 2] if rows else (None, None)
         mixed_Nm = self.self_attn(_normed(self.input_layernorm, x_Nm), cos, sin, step)
         if self.norms == "before":
-            x_Nm = x_Nm + _scaled(mixed_Nm, self.residual)
-            return x_Nm + _scaled(self.mlp(self.post_attention_layernorm(x_Nm)), self.residual)
-        x_Nm = x_Nm + _scaled(self.post_attention_layernorm(mixed_Nm), self.residual)
+            x_Nm = x_Nm + scaled(mixed_Nm, self.residual)
+            return x_Nm + scaled(self.mlp(self.post_attention_layernorm(x_Nm)), self.residual)
+        x_Nm = x_Nm + scaled(self.post_attention_layernorm(mixed_Nm), self.residual)
         output_Nm = self.mlp(_normed(self.pre_feedforward_layernorm, x_Nm))
-        return x_Nm + _scaled(_normed(self.post_feedforward_layernorm, output_Nm), self.residual)
+        return x_Nm + scaled(_normed(self.post_feedforward_layernorm, output_Nm), self.residual)
 
 
 class RecurrentLayer(Module):
@@ -233,16 +233,12 @@ class RecurrentLayer(Module):
 
     def forward(self, x_Nm: Tensor, *shared: Any) -> Tensor:
         """`shared` is that of a `PreNormLayer`; its last item is the step."""
-        x_Nm = x_Nm + _scaled(self.mixer(self.input_layernorm(x_Nm), shared[-1]), self.residual)
-        return x_Nm + _scaled(self.mlp(self.post_attention_layernorm(x_Nm)), self.residual)
+        x_Nm = x_Nm + scaled(self.mixer(self.input_layernorm(x_Nm), shared[-1]), self.residual)
+        return x_Nm + scaled(self.mlp(self.post_attention_layernorm(x_Nm)), self.residual)
 
 
 def _normed(norm: Module | None, x_Nm: Tensor) -> Tensor:
     return x_Nm if norm is None else norm(x_Nm)
-
-
-def _scaled(x_Nm: Tensor, factor: float) -> Tensor:
-    return x_Nm if factor == 1 else x_Nm * factor
 
 
 class Decoder(Module):

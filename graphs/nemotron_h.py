@@ -126,6 +126,7 @@ def _mamba(fields: Fields) -> MambaConfig:
     # with other values, transformers' code is not the model's
     fields.only(names["time_step_limit"], *UNLIMITED)
     fields.only(names["time_step_min"], 0.001)
+    bias = fields.get("use_bias", bool, False)
     return MambaConfig(
         heads=heads,
         head_dim=fields.size("mamba_head_dim", 64),
@@ -133,7 +134,8 @@ def _mamba(fields: Fields) -> MambaConfig:
         state_dim=fields.size("ssm_state_size", 128),
         taps=fields.size(names["conv_kernel"], 4),
         conv_bias=fields.get(names["use_conv_bias"], bool, True),
-        bias=fields.get("use_bias", bool, False),
+        bias=bias,
+        out_bias=bias,
     )
 
 

@@ -50,6 +50,7 @@ FAMILIES: tuple[Family, ...] = (
     _family("deepseek_v32", "DeepseekV32", "DeepseekV32ForCausalLM", "DeepseekV32Model"),
     _family("eagle3", "Eagle3", *_EAGLE3),
     _family("exaone", "Exaone", "ExaoneForCausalLM", "ExaoneModel"),
+    _family("falcon_h1", "FalconH1", "FalconH1ForCausalLM", "FalconH1Model"),
     _family("gemma2", "Gemma2", "Gemma2ForCausalLM", "Gemma2Model"),
     _family("gemma3", "Gemma3", "Gemma3ForCausalLM", "Gemma3TextModel"),
     _family("glm4_moe", "Glm4Moe", "Glm4MoeForCausalLM", "Glm4MoeModel"),

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from bringup.graphs.core.module import Module
 from bringup.graphs.layers.linear import Linear
-from bringup.graphs.ops.activation import ACTIVATIONS
+from bringup.graphs.ops.activation import ACTIVATIONS, scaled
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,14 +24,18 @@ class MLP(Module):
 
 
 class GatedMLP(Module):
-    """down(act(gate(x)) · up(x)) (Shazeer 2020)."""
+    """down(act(gate(x)) · up(x)) (Shazeer 2020). `factors` multiply the gate before the activation, and the result."""
 
-    def __init__(self, m: int, f: int, activation: str, *, bias: bool = False) -> None:
+    def __init__(
+        self, m: int, f: int, activation: str, *, bias: bool = False, factors: tuple[float, float] = (1.0, 1.0)
+    ) -> None:
         super().__init__()
-        self.activation = activation
+        self.activation, self.factors = activation, factors
         self.gate_proj = Linear("out:f in:m", f=f, m=m, bias=bias)
         self.up_proj = Linear("out:f in:m", f=f, m=m, bias=bias)
         self.down_proj = Linear("out:m in:f", m=m, f=f, bias=bias)
 
     def forward(self, x_Nm: Tensor) -> Tensor:
-        return self.down_proj(ACTIVATIONS[self.activation](self.gate_proj(x_Nm)) * self.up_proj(x_Nm))
+        of_gate, of_result = self.factors
+        gate_Nf = ACTIVATIONS[self.activation](scaled(self.gate_proj(x_Nm), of_gate))
+        return scaled(self.down_proj(gate_Nf * self.up_proj(x_Nm)), of_result)

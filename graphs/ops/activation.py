@@ -61,6 +61,11 @@ def soft_cap(x: Tensor, cap: float | None) -> Tensor:
     return x if cap is None else (torch.tanh(x.float() / cap) * cap).to(x.dtype)
 
 
+def scaled(x: Tensor, factor: float) -> Tensor:
+    """factor · x; 1 returns x."""
+    return x if factor == 1 else x * factor
+
+
 # Names in Hugging Face configs (`hidden_act`, `activation_function`).
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": gelu,

@@ -12,6 +12,7 @@ from transformers import (
     BloomConfig,
     DeepseekV2Config,
     DeepseekV3Config,
+    FalconH1Config,
     Glm4MoeConfig,
     GPT2Config,
     GPTNeoXConfig,
@@ -30,7 +31,7 @@ from transformers.models.deepseek_v32 import DeepseekV32Config
 
 from tests.adapters import gguf_keys, gguf_tensors, llama_cpp
 from tests.adapters.llama_cpp import Config, Tensors
-from tests.models import parity, test_lfm2_moe
+from tests.models import parity, test_falcon_h1, test_lfm2_moe
 from tests.models.test_deepseek_v3 import save_biased
 
 ARCH = gguf.MODEL_ARCH
@@ -89,6 +90,11 @@ GRANITE: dict[str, Any] = {
 NEMOTRON: dict[str, Any] = {
     "vocab_size": 131, "hidden_size": 36, "intermediate_size": 50, "num_attention_heads": 4, "num_key_value_heads": 2,
     "head_dim": 10, "mamba_num_heads": 8, "mamba_head_dim": 6, "n_groups": 2, "ssm_state_size": 12,
+}  # fmt: skip
+FALCON: dict[str, Any] = {
+    "hidden_size": 36, "intermediate_size": 50, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10,
+    "mamba_n_heads": 8, "mamba_d_ssm": 56, "mamba_d_state": 12, "mamba_n_groups": 2,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
 }  # fmt: skip
 NEXT = DELTA_NETS | EXPERTS | {"intermediate_size": 44}
 CASES: dict[str, Case] = {
@@ -253,6 +259,20 @@ CASES: dict[str, Case] = {
             **NEMOTRON, layers_block_type=["full_attention", "moe", "linear_attention"], use_conv_bias=False,
             n_routed_experts=6, num_experts_per_tok=2, routed_scaling_factor=2.5, moe_intermediate_size=22,
             moe_shared_expert_intermediate_size=26, moe_latent_size=24,
+        ),
+    ),
+    "falcon-h1": Case(
+        arch=ARCH.FALCON_H1, words=gguf_keys.falcon_h1, tensors=gguf_tensors.falcon_h1,
+        config=FalconH1Config(
+            **SIZES | FALCON, **test_falcon_h1.OF_MODEL, **test_falcon_h1.OF_LAYERS, mamba_rms_norm=True,
+            mamba_norm_before_gate=False,
+        ),
+    ),
+    "falcon-h1-no-norm-tied": Case(
+        arch=ARCH.FALCON_H1, words=gguf_keys.falcon_h1, tensors=gguf_tensors.falcon_h1,
+        config=FalconH1Config(
+            **SIZES | FALCON, **test_falcon_h1.OF_LAYERS, mamba_conv_bias=False, mamba_d_conv=3,
+            tie_word_embeddings=True,
         ),
     ),
     "qwen3-next": Case(

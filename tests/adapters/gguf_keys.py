@@ -278,3 +278,13 @@ def nemotron_h(writer: gguf.GGUFWriter, config: Config) -> None:
     writer.add_expert_group_count(config["n_group"])
     if config["moe_latent_size"]:
         writer.add_moe_latent_size(config["moe_latent_size"])
+
+
+def falcon_h1(writer: gguf.GGUFWriter, config: Config) -> None:
+    """`FalconH1Model.set_gguf_parameters`, and what `Mamba2Model.set_gguf_parameters` writes beside it."""
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_ssm_conv_kernel(config["mamba_d_conv"])
+    writer.add_ssm_inner_size(config["mamba_d_ssm"])
+    writer.add_ssm_state_size(config["mamba_d_state"])
+    writer.add_ssm_time_step_rank(config["mamba_n_heads"])
+    writer.add_ssm_group_count(config["mamba_n_groups"])

@@ -180,3 +180,38 @@ def nemotron_h(tensors: Tensors, config: Config) -> Tensors:
             name = name.replace("backbone.", "model.").replace(".mixer.", ".mlp.")
         found[name.replace("dt_bias", "dt.bias")] = array
     return found
+
+
+def falcon_h1(tensors: Tensors, config: Config) -> Tensors:
+    """`FalconH1Model.modify_tensors` and `Mamba2Model.modify_tensors`."""
+    inner, shared = config["mamba_d_ssm"], config["mamba_n_groups"] * config["mamba_d_state"]
+    widths = (inner, inner, shared, shared, config["mamba_n_heads"])
+    of_rows = np.repeat(np.array(config["ssm_multipliers"], np.float32), widths)[:, None]
+    into, (of_gate, of_down) = config["attention_in_multiplier"], config["mlp_multipliers"]
+    factors = {
+        "down_proj": of_down,
+        "gate_proj": of_gate,
+        "k_proj": config["key_multiplier"] * into,
+        "q_proj": into,
+        "v_proj": into,
+        "o_proj": config["attention_out_multiplier"],
+        "out_proj": config["ssm_out_multiplier"],
+        "in_proj": config["ssm_in_multiplier"] * of_rows,
+        "lm_head": config["lm_head_multiplier"],
+        "embed_tokens": config["embedding_multiplier"],
+    }
+    found: Tensors = {}
+    for name, array in tensors.items():
+        module = name.split(".")[-2]
+        if name.endswith("A_log"):
+            array = -np.exp(array)[:, None]
+        elif name.endswith("mamba.D"):
+            array = array[:, None]
+        elif "conv1d.weight" in name:
+            array = array.squeeze()
+        elif name.endswith("mamba.norm.weight"):
+            array = array.reshape(config["mamba_n_groups"], -1)
+        elif module in factors:
+            array = (array * factors[module]).astype(np.float32)
+        found[name.replace("dt_bias", "dt_proj.bias")] = array
+    return found

@@ -44,6 +44,7 @@ ON_CPU: dict[str, tuple[str, ...]] = {
     "deepseek_v32": ("few-keys-yarn", "more-keys-than-there-are"),
     "eagle3": ("few-tokens-llama3", "other-width-biases"),
     "exaone": ("gelu",),
+    "falcon_h1": ("groups-norm-biases-tied", "no-norm"),
     "gemma2": ("one-key-head-low-caps", "no-caps-untied-biases"),
     "gemma3": ("logit-cap-untied-biases",),
     "glm4_moe": ("more-experts-than-tokens", "groups-tied"),

@@ -36,6 +36,7 @@ EVEN = {
     "linear_num_key_heads": HEADS,
     "linear_num_value_heads": 2 * HEADS,
     **dict.fromkeys(("mamba_n_heads", "mamba_num_heads"), 2 * HEADS),
+    "mamba_d_ssm": 2 * 96,
     "shared_intermediate_size": 24,
     "n_groups": KEY_HEADS,
     "head_dim": 8,
