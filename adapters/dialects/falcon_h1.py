@@ -1,9 +1,9 @@
 """Falcon-H1 in GGUF: the converter multiplies weights by the config's factors, so that files have none.
 
-Names: gguf-py, `tensor_mapping.py`; hyperparameters and values: `FalconH1Model` and `Mamba2Model` of llama.cpp's converter
-(`conversion/falcon_h1.py`, `conversion/mamba.py`); the norm after the gate, and no biases of the mixer:
-`src/models/falcon-h1.cpp`. If the head is tied, its weights are those of the embedding, multiplied by the factor of the
-embedding instead of that of the logits: such a file has the logits of the checkpoint up to a factor, as in llama.cpp.
+Names: gguf-py, `tensor_mapping.py`; hyperparameters and values: `FalconH1Model` and `Mamba2Model` of llama.cpp's
+converter (`conversion/falcon_h1.py`, `conversion/mamba.py`); a norm comes after the gate, and the mixer has no biases
+(`src/models/falcon-h1.cpp`). A tied head is the embedding, multiplied by the factor of the embedding instead of that of
+the logits: the logits of such a file are those of the checkpoint up to a factor, as in llama.cpp.
 """
 
 from __future__ import annotations

@@ -73,9 +73,11 @@ ON_CPU: dict[str, tuple[str, ...]] = {
     "rare_words": ("neox-3-of-12-channels", "bloom-slow-but-exact", "deepseek-v2-normalised"),
 }
 MORE = ("gpt_oss_mxfp4", "rare_words")  # files of cases beside the families' own
-# The cases in which every tensor matters, where that is not so in each: no token may choose some of the experts.
+# The cases in which every tensor matters, where that is not so in each (no token may choose some of the experts) or
+# where one has the tensors of all.
 EVERY_TENSOR_MATTERS = {
     "deepseek_v3": ("groups-yarn",), "deepseek_v32": ("few-keys-yarn",), "nemotron_h": ("groups-latent-biases",),
+    "falcon_h1": ("groups-norm-biases-tied",),
     "deepseek_mtp": (), "eagle3": (), "gpt_oss_mxfp4": (), "llava": (), "mixtral": (), "rare_words": (),
 }  # fmt: skip
 # The cases whose keys are walked, where they are not those of ON_CPU; drafts: test_deepseek_mtp_keys.py.
