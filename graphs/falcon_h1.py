@@ -1,4 +1,4 @@
-"""Falcon-H1: Mamba 2 beside attention, then a gated MLP in each layer, all with their factors.
+"""Falcon-H1: Mamba 2 and attention side by side in each layer, then a gated MLP; factors of most results.
 
 Names and formulas: transformers' modeling_falcon_h1.py. N tokens of the step · m hidden · R rows of logits
 """
