@@ -1,4 +1,4 @@
-"""Falcon-H1: Mamba 2 and attention side by side in each layer, then a gated MLP; factors of most results.
+"""Falcon-H1: Mamba 2 and attention in parallel in each layer, then a gated MLP; factors of most results.
 
 Names and formulas: transformers' modeling_falcon_h1.py. N tokens of the step · m hidden · R rows of logits
 """
@@ -55,13 +55,14 @@ class FalconH1Config(DecoderConfig):
         common["query_scale"] = fields.positive("key_multiplier", 1.0) * common["head_dim"] ** -0.5
         _read_unused(fields)
         of_gate, of_result = _factors(fields, "mlp_multipliers", 2)
+        factors: dict[str, Any] = {key: fields.positive(key, 1.0) for key in FACTORS}
         return cls(
             **common,
             attention_bias=fields.get("attention_bias", bool, False),
             mlp_bias=fields.get("mlp_bias", bool, False),
             mamba=_mamba(fields, common["hidden"]),
             mlp_multipliers=(of_gate, of_result),
-            **{key: fields.positive(key, 1.0) for key in FACTORS},
+            **factors,
         )
 
 
