@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from bringup.adapters.algebra.expr import S
 from bringup.adapters.dialects.dialect import DECODER, Dialect
 from bringup.adapters.dialects.granitemoehybrid import add_state_space
-from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.dialects.tables import LAYER, add_attention, add_mlp, attention_bias, without_layers
+from bringup.adapters.planning.adapter import Adapter
 
 if TYPE_CHECKING:
     from bringup.adapters.checkpoints.gguf_config import Hyperparameters
@@ -30,16 +31,11 @@ KEYS: dict[str, str | None] = {
 
 
 def table(config: FalconH1Config) -> Adapter:
-    gguf = Adapter("falcon_h1 in GGUF", defaults=("out in", "vocab m"))
-    gguf["model.embed_tokens.weight"] = S("token_embd.weight")
-    gguf["model.norm.weight"] = S("output_norm.weight")
-    gguf["lm_head.weight"] = tied(S("output.weight"), S("token_embd.weight", "vocab m"), when=config.tied_head)
-    layer = "model.layers.{L}."
-    gguf[layer + "input_layernorm.weight"] = S("blk.{L}.attn_norm.weight")
-    gguf[layer + "post_attention_layernorm.weight"] = S("blk.{L}.ffn_norm")  # without a suffix in these files
-    gguf[layer + "self_attn.{x:q|k|v}_proj.{p:weight|bias}"] = S("blk.{L}.attn_{x}.{p}")
-    gguf[layer + "self_attn.o_proj.{p:weight|bias}"] = S("blk.{L}.attn_output.{p}")
-    gguf[layer + "mlp.{x:gate|up|down}_proj.{p:weight|bias}"] = S("blk.{L}.ffn_{x}.{p}")
+    gguf = without_layers(config)
+    gguf[LAYER + "input_layernorm.weight"] = S("blk.{L}.attn_norm.weight")
+    gguf[LAYER + "post_attention_layernorm.weight"] = S("blk.{L}.ffn_norm")  # without a suffix in these files
+    add_attention(gguf)
+    add_mlp(gguf)
     add_state_space(gguf, config.mamba)
     return gguf
 
@@ -47,7 +43,7 @@ def table(config: FalconH1Config) -> Adapter:
 def derived(hyper: Hyperparameters) -> dict[str, Any]:
     """What the tensors of the first layer show."""
     return {
-        "attention_bias": "blk.0.attn_q.bias" in hyper.tensors,
+        **attention_bias(hyper),
         "mlp_bias": "blk.0.ffn_gate.bias" in hyper.tensors,
         "mamba_conv_bias": "blk.0.ssm_conv1d.bias" in hyper.tensors,
         "mamba_rms_norm": "blk.0.ssm_norm.weight" in hyper.tensors,
