@@ -85,7 +85,7 @@ def module_departs(
     return Diagnostic(
         code="BU701",
         message=f"the first module that departs from {reference} is `{layer.name}`: {error:.1e} {limit}{how}",
-        help="check its forward and the rules of its parameters: `bringup explain PARAMETER`",
+        help=f"check its forward and the rules of its parameters: `bringup explain {layer.name} MODEL --checkpoint SRC`",
         parameter=layer.name,
         sources=sources,
     )
