@@ -42,7 +42,7 @@ def explain(job: Job, name: str, parallel: Parallel | None = None, rank: int | N
     explanations = [_parameter(job, name, ranks)] if name in job.plan.signature else []
     explanations += [_tensor(job, name, ranks)] if name in job.plan.headers else []
     if not explanations and (parts := [part for part in job.plan.signature if part.startswith(f"{name}.")]):
-        return [Explanation(f"module {name}", labelled("parameters", [_part(job, part) for part in parts]))]
+        return [Explanation(f"module {name}", [*labelled("parameters", [_part(job, part) for part in parts])])]
     if not explanations:
         known = [*job.plan.signature, *job.plan.headers]
         hint = did_you_mean(name, known) or "`bringup compile MODEL --emit plan` lists parameters and tensors"
