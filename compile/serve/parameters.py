@@ -198,11 +198,10 @@ def _stops(given: Any, limits: Limits) -> tuple[str, ...]:
 
 
 def _ends(given: Any, limits: Limits) -> frozenset[int]:
-    if given is None:
-        return frozenset()
-    if type(given) is not list or not all(type(token) is int and token >= 0 for token in cast("list[Any]", given)):
+    tokens = [] if given is None else cast("list[Any]", given) if type(given) is list else None
+    if tokens is None or not all(type(token) is int and token >= 0 for token in tokens):
         raise wrong("stop_token_ids", f"`stop_token_ids` is {shown(given)}, not a list of token ids")
-    found = frozenset(cast("list[int]", given))
+    found = frozenset(tokens)
     if len(found) > limits.biases:
         message = f"`stop_token_ids` has {len(found):,} tokens, and the limit is {limits.biases:,}"
         raise wrong("stop_token_ids", message)
