@@ -198,8 +198,8 @@ def _stops(given: Any, limits: Limits) -> tuple[str, ...]:
 
 
 def _ends(given: Any, limits: Limits) -> frozenset[int]:
-    tokens = [] if given is None else cast("list[Any]", given) if type(given) is list else None
-    if tokens is None or not all(type(token) is int and token >= 0 for token in tokens):
+    tokens = _listed(given) or []
+    if given not in (None, tokens) or not all(type(token) is int and token >= 0 for token in tokens):
         raise wrong("stop_token_ids", f"`stop_token_ids` is {shown(given)}, not a list of token ids")
     found = frozenset(tokens)
     if len(found) > limits.biases:
