@@ -26,6 +26,7 @@ class MixtralConfig(DecoderConfig):
         windows = (sliding_window(fields),) * fields.layers("num_hidden_layers")
         read_alias(fields, "num_experts", "num_local_experts")
         experts = fields.experts("num_local_experts", 8)
+        fields.optional("router_jitter_noise", float)  # of training, unlike in Phi-3.5-MoE
         return cls(
             **read_common(
                 fields, windows, max_positions=4096 * 32, kv_heads=8, eps=1e-5, theta=1e6, nulls=("head_dim",)

@@ -77,7 +77,12 @@ def _is_file(path: Path) -> bool:
 
 def _files(folder: Path, failed: list[BringupError] | None) -> list[Path]:
     try:
-        return sorted(path for path in folder.iterdir() if path.suffix == ".py" and not path.name.startswith(NO_MODELS))
+        files = sorted(_python_files(folder))
+        if not files and failed is not None and (inner := [each for each in folder.iterdir() if _has_models(each)]):
+            named = os.pathsep.join(str(each) for each in sorted(inner)[:3])
+            message = f"{VARIABLE} names `{folder}`, which has no Python file; folders inside it are not searched"
+            failed.append(fail("BU026", message, help=f"name the folders of the files: {VARIABLE}={named}"))
+        return files
     except OSError as error:
         if failed is not None:
             help = f"correct {VARIABLE}: folders with Python files, separated by `{os.pathsep}`"
@@ -85,6 +90,17 @@ def _files(folder: Path, failed: list[BringupError] | None) -> list[Path]:
                 fail("BU026", f"{VARIABLE} names `{folder}`, which cannot be listed: {reason(error)}", help=help)
             )
         return []
+
+
+def _python_files(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.iterdir() if path.suffix == ".py" and not path.name.startswith(NO_MODELS))
+
+
+def _has_models(path: Path) -> bool:
+    try:
+        return not path.name.startswith(NO_MODELS) and path.is_dir() and any(_python_files(path))
+    except OSError:  # a folder that may not be entered
+        return False
 
 
 def _failure(path: Path, error: BaseException) -> BringupError:

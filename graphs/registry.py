@@ -199,13 +199,14 @@ def by_architecture(architectures: Sequence[str], quantisation: str = "") -> Fam
     if served:
         return _only(served, architectures)
     listed = ", ".join(f"`{short(name)}`" for name in architectures[:5])
+    help = DRAFT if listed else "name the family as MODEL: `bringup models` lists them"
     hint = next((suggestion for name in architectures[:5] if (suggestion := did_you_mean(name, known))), "")
     raise plugins.not_found(
         failed,
         code="BU125",
         config_key="architectures",
         message=f"no graph supports the architecture {listed}" if listed else "config.json lists no `architectures`",
-        help=hint or (DRAFT if listed else "name the family as MODEL: `bringup models` lists them"),
+        help=f"{hint} if not, {DRAFT}" if hint else help,
     )
 
 

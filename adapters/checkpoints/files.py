@@ -108,6 +108,31 @@ def too_short(path: Path) -> str:
     return "" if size >= 8 else f"the file has only {size} bytes" if size else "the file is empty"
 
 
+PAGE = "download it again: the server sent a message in place of the file"
+# By the first bytes of a file: what it is, and the fix if its name states another format.
+CONTENTS = (
+    (b"PK\x03\x04", "a zip file, as torch.save writes", "give it the name of its format, such as pytorch_model.bin"),
+    (b"GGUF", "a GGUF file", "give it a name that ends in .gguf"),
+    (b"\x1f\x8b", "a gzip file", "unpack it with gunzip"),
+    (b"<!", "a web page", PAGE), (b"<html", "a web page", PAGE), (b"<?xml", "an XML text", PAGE),
+)  # fmt: skip
+SAFETENSORS = ("a safetensors file", "give it a name that ends in .safetensors")
+
+
+def other_content(path: Path) -> tuple[str, str] | None:
+    """What a file is that is no safetensors file, by its first bytes, and the fix; None if they show no format."""
+    with opened(path) as file:
+        head = file.read(max(len(start) for start, _, _ in CONTENTS))
+    return next(((what, help) for start, what, help in CONTENTS if head.startswith(start)), None)
+
+
+def is_safetensors(path: Path) -> bool:
+    """Whether a file begins as a safetensors file: with the length of a header that it has, and an object."""
+    with opened(path) as file:
+        head = file.read(9)
+    return head[8:] == b"{" and int.from_bytes(head[:8], "little") <= path.stat().st_size - 8
+
+
 def truncated(path: Path, wanted: int) -> BringupError:
     """BU208: a header declares more bytes than the file has."""
     size = path.stat().st_size

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bringup.adapters.checkpoints.bounded_json import MAX_TEXT, strict_json
-from bringup.adapters.checkpoints.files import opened, refuse_lfs_pointer, too_short, truncated
+from bringup.adapters.checkpoints.files import opened, other_content, refuse_lfs_pointer, too_short, truncated
 from bringup.diagnostics import BringupError, did_you_mean, fail
 from bringup.shown import short, shown
 from bringup.spec import DTYPES, Shape, TensorInfo
@@ -48,6 +48,8 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
         length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
         if not 2 <= length <= min(MAX_HEADER, size - 8):
             refuse_lfs_pointer(path)
+            if other := other_content(path):
+                raise _bad_header(path, f"it is {other[0]}", other[1])
             if size > 8 and 2 <= length <= MAX_HEADER:
                 raise truncated(path, 8 + length)
             raise _bad_header(path, too_short(path) or f"a header of {length} bytes is not possible")
@@ -132,8 +134,8 @@ def _check_layout(path: Path, infos: dict[str, TensorInfo], base: int, size: int
         raise _bad_header(path, f"{size - end} bytes follow the last tensor")
 
 
-def _bad_header(path: Path, why: str) -> BringupError:
-    return fail("BU211", f"`{path}` has no valid safetensors header: {why}", help=AGAIN, file=str(path))
+def _bad_header(path: Path, why: str, help: str = AGAIN) -> BringupError:
+    return fail("BU211", f"`{path}` has no valid safetensors header: {why}", help=help, file=str(path))
 
 
 def _bad(path: Path, name: str, why: str, help: str = "") -> BringupError:

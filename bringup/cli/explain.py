@@ -30,7 +30,8 @@ class Words(Named, Ranks):
 @rank_options
 @click.option("--rank", type=click.IntRange(0), metavar="R", help="Only this rank; default: all of them.")
 def command(subject: str, rank: int | None, **named: Unpack[Words]) -> None:
-    """Explain a code (BU102), how a PARAMETER of MODEL is computed, or how a checkpoint's TENSOR is used.
+    """Explain a code (BU102), how a PARAMETER of MODEL is computed, or how a checkpoint's TENSOR is used. Of a
+    module, list the parameters.
 
     A PAGE of the documentation is printed: adding-a-model, architecture, ci, coming-from, cpu-performance, daily-use,
     faults, faults-quantised, fidelity, formats, kernels, lora, lora-faults, quantisation, schedule-and-kernels, serve,

@@ -82,10 +82,11 @@ def module_departs(
         limit = f"of max |reference|, tolerance {tolerance:g}"
     else:
         limit = f"of the reference's root mean square, where rounding explains {layer.bound:.1e}"
+    command = f"`bringup explain {layer.name} MODEL --checkpoint SRC`"
     return Diagnostic(
         code="BU701",
         message=f"the first module that departs from {reference} is `{layer.name}`: {error:.1e} {limit}{how}",
-        help="check its forward and the rules of its parameters: `bringup explain PARAMETER`",
+        help=f"check its forward and the rules of its parameters: {command}",
         parameter=layer.name,
         sources=sources,
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from os import PathLike
 from typing import Any
 
 from bringup.adapters.sources.open_checkpoint import Access
 from bringup.compile.job import Job, open_job
-from bringup.diagnostics import fail
+from bringup.diagnostics import BringupError, fail
 from bringup.graphs.core.options import GraphOptions
 
 
@@ -17,6 +18,20 @@ def job_of_bundle(manifest: dict[str, Any], checkpoint: str | PathLike[str] | No
 
     Its sources are the same too, unless a `checkpoint` is passed, which must then have all tensors.
     """
+    try:
+        return _opened(manifest, checkpoint)
+    except BringupError as error:
+        first, *others = error.findings
+        if first.code == "BU002":
+            help = "the bundle's model has a Python file: restore it, or name its folder in BRINGUP_MODELS"
+        elif first.code == "BU034" and checkpoint is None:
+            help = "the bundle was compiled from it: if it has moved, name it with --checkpoint SRC"
+        else:
+            raise
+        raise BringupError(replace(first, help=help), *others) from None
+
+
+def _opened(manifest: dict[str, Any], checkpoint: str | PathLike[str] | None) -> Job:
     return open_job(
         manifest["model_argument"] or manifest["model"],
         _source(manifest["provenance"]) if checkpoint is None else checkpoint,

@@ -9,6 +9,7 @@ from bringup.adapters.algebra.expr import Source
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.problems import Problem
 from bringup.adapters.planning.rules import Rule
+from bringup.compile.check.facts.other_layers import exception, in_other_layers, roots_of
 from bringup.compile.check.facts.requests import Readers, parameters_of, sites_of
 from bringup.compile.check.facts.shapes import stored
 from bringup.compile.check.numbering import renumbered
@@ -198,7 +199,7 @@ def renamed(plan: Plan, readers: Readers, pair: Pair) -> Diagnostic:
         help = _undecided(pair)
     else:
         found_names, sources = flat(found), (*flat(wanted), *flat(found))
-        help = renumbered(plan, next(iter(wanted)), next(iter(found))) or _renamed_to(wanted, found)
+        help = renumbered(plan, next(iter(wanted)), next(iter(found))) or _renamed_to(plan, readers, wanted, found)
     return Diagnostic(
         code="BU101",
         message=absent(wanted),
@@ -223,9 +224,12 @@ def _undecided(pair: Pair) -> str:
     )
 
 
-def _renamed_to(wanted: Group, found: Group) -> str:
+def _renamed_to(plan: Plan, readers: Readers, wanted: Group, found: Group) -> str:
     """The new name of the roots; if the roots have the same names, those of all tensors below them."""
     names = grouped(flat(found) if wanted.keys() == found.keys() else found)
-    if len(names) == 1:
-        return f"did you mean `{names[0]}`? no rule reads it; correct the name in the rule"
-    return f"did you mean {', '.join(f'`{name}`' for name in names)}? no rule reads them; correct the names in the rule"
+    it, s = ("it", "") if len(names) == 1 else ("them", "s")
+    unread = f"did you mean {', '.join(f'`{name}`' for name in names)}? no rule reads {it}"
+    if others := in_other_layers(plan, flat(wanted)):
+        there = roots_of(wanted, others)
+        return f"{unread}, {exception(readers[flat(wanted)[0]][0], flat(wanted), there, 'S(…)')}"
+    return f"{unread}; correct the name{s} in the rule"

@@ -1,4 +1,4 @@
-"""Explains a name in a plan: how a parameter is computed, or how a tensor is used."""
+"""Explains a name in a plan: how a parameter is computed, how a tensor is used, or what a module consists of."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from bringup.compile.report import byte_ranges
 from bringup.compile.report.describe import copies, dtypes, how, labelled
 from bringup.diagnostics import did_you_mean, fail
 from bringup.graphs.core.axes import show, sizes_of
+from bringup.grouping import listed
 from bringup.spec import Site, TensorInfo
 
 MOST = 6  # lines of a kind before a count of the others
@@ -33,18 +34,26 @@ class Explanation:
 
 
 def explain(job: Job, name: str, parallel: Parallel | None = None, rank: int | None = None) -> list[Explanation]:
-    """The parameter and the tensor of that name, whichever exist; with `parallel`, for each rank or for one.
+    """The parameter and the tensor of that name, or the module; with `parallel`, for each rank or for one.
 
-    Raises BU010 if neither exists, BU045, BU130 and BU138 if ranks do not fit.
+    Raises BU010 if none exists, BU045, BU130 and BU138 if ranks do not fit.
     """
     ranks = byte_ranges.ranks_of(job, parallel, rank)
     explanations = [_parameter(job, name, ranks)] if name in job.plan.signature else []
     explanations += [_tensor(job, name, ranks)] if name in job.plan.headers else []
+    if not explanations and (parts := [part for part in job.plan.signature if part.startswith(f"{name}.")]):
+        return [Explanation(f"module {name}", [*labelled("parameters", [_part(job, part) for part in parts])])]
     if not explanations:
         known = [*job.plan.signature, *job.plan.headers]
         hint = did_you_mean(name, known) or "`bringup compile MODEL --emit plan` lists parameters and tensors"
         raise fail("BU010", f"`{job.family.name}` has no parameter and no tensor `{name}`", help=hint)
     return explanations
+
+
+def _part(job: Job, name: str) -> str:
+    declared, entry = job.plan.signature[name], job.plan.entries.get(name)
+    sources = listed(dict.fromkeys(info.name for info in entry.tensors)) if entry else "no tensor"
+    return f"{name}  {show(declared.axes)}  {list(declared.storage[0])}  of {sources}"
 
 
 def _parameter(job: Job, name: str, ranks: Mapping[int, Plan]) -> Explanation:

@@ -21,6 +21,11 @@ class Fields:
         self._names = list(given)
         self._known: list[str] = []
 
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """All fields that are not null."""
+        return self._given
+
     def get(self, name: str) -> Any:
         """The value of a field; None if it is absent."""
         self._known.append(name)

@@ -30,7 +30,6 @@ from bringup.compile.serve.parameters import (
     tokens_left,
 )
 from bringup.compile.serve.shapes import ChatShape, CompletionShape, Shape, usage_of
-from bringup.compile.text.chat import Message
 from bringup.compile.text.token_bytes import TokenBytes
 from bringup.compile.text.tokenizer import Tokenizer
 from bringup.diagnostics import BringupError
@@ -111,20 +110,20 @@ class Generation:
     async def _prompts(self, given: Completion | ChatCompletion) -> list[list[int]]:
         """The token ids of each prompt; texts are encoded in other threads. Raises Refused if that fails."""
         if isinstance(given, ChatCompletion):
-            return [await self._of_messages(given.messages)]
+            return [await self._of_messages(given)]
         return [
             await self._encoded(prompt, "prompt", whole=True) if isinstance(prompt, str) else prompt
             for prompt in given.prompts
         ]
 
-    async def _of_messages(self, messages: Sequence[Message]) -> list[int]:
+    async def _of_messages(self, given: ChatCompletion) -> list[int]:
         service, chat = self._service, self._service.tokenizer.chat
         if chat is None:
             message = "the bundle has no chat template; use /v1/completions with a text"
             raise Refused(400, message, param="messages", code="BU610")
         async with service.rendering:
             try:
-                text = await asyncio.to_thread(chat.render, messages)
+                text = await asyncio.to_thread(chat.render, given.messages, given.variables)
             except BringupError as error:
                 raise of_request(error, "messages") from None
         return await self._encoded(text, "messages", whole=False)
@@ -141,10 +140,11 @@ class Generation:
             raise of_request(error, param) from None
 
     def _request(self, prompt: list[int], lora: str | None, parameters: Parameters, seed: int) -> Request:
-        batch = self._service.batch
+        batch, eos = self._service.batch, self._service.tokenizer.eos
         request = Request(
             prompt, max_new_tokens=1, temperature=parameters.temperature, top_p=parameters.top_p,
-            top_k=parameters.top_k, seed=seed % SEEDS, eos=self._service.tokenizer.eos, lora=lora,
+            top_k=parameters.top_k, seed=seed % SEEDS, lora=lora,
+            eos=parameters.ends if parameters.ignore_eos else parameters.ends | eos,
             presence_penalty=parameters.presence, frequency_penalty=parameters.frequency, logit_bias=parameters.bias,
             logprobs=parameters.logprobs, prompt_logprobs=parameters.echo and parameters.logprobs is not None,
         )  # fmt: skip

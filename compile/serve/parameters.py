@@ -1,6 +1,7 @@
 """The parameters of a request: those of both endpoints, and those of each.
 
-The names, types and defaults are those of OpenAI's API (https://platform.openai.com/docs/api-reference), and `top_k`.
+The names, types and defaults are those of OpenAI's API (https://platform.openai.com/docs/api-reference); `top_k`,
+`ignore_eos`, `stop_token_ids` and `chat_template_kwargs` are vLLM's (docs.vllm.ai, "OpenAI-Compatible Server").
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, cast
 from bringup.compile.serve.error_response import Refused, wrong
 from bringup.compile.serve.fields import LARGEST, Fields
 from bringup.compile.serve.limits import Limits
-from bringup.compile.text.chat import Message
+from bringup.compile.text.chat import VARIABLES, Message
 from bringup.shown import shown
 
 MOST_TEMPERATURE = 2.0
@@ -22,6 +23,12 @@ MOST_PENALTY, MOST_BIAS = 2.0, 100.0
 _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,8}")  # leading zeros would permit two biases for one token
 LEAST_SEED = -(1 << 63)  # an int64 in OpenAI's API
 IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")
+NEUTRAL: dict[str, tuple[object, ...]] = {  # further fields of vLLM and SGLang, which clients send with these defaults
+    "min_p": (0, 0.0), "min_tokens": (0,), "repetition_penalty": (1, 1.0), "length_penalty": (1, 1.0),
+    "use_beam_search": (False,), "skip_special_tokens": (True,), "spaces_between_special_tokens": (True,),
+    "include_stop_str_in_output": (False,), "no_stop_trim": (False,), "bad_words": ([],), "priority": (0,),
+    "add_generation_prompt": (True,), "continue_final_message": (False,), "return_tokens_as_token_ids": (False,),
+}  # fmt: skip
 COMPLETION_TOKENS = 16  # of an answer of /v1/completions, by default
 ROLES = ("system", "developer", "user", "assistant")
 
@@ -31,7 +38,8 @@ class Parameters:
     """The parameters of one request. Each prompt has `count` answers, with consecutive seeds.
 
     `max_tokens` None means up to the end of the context; 0, only an echo. `usage`: the last part of a stream has token
-    counts. `logprobs`: the number of most likely tokens to list at each position; None for no logprobs.
+    counts. `logprobs`: the number of most likely tokens to list at each position; None for no logprobs. `ends`: tokens
+    that end an answer, besides the tokenizer's, which `ignore_eos` disables.
     """
 
     model: str
@@ -42,6 +50,8 @@ class Parameters:
     seed: int
     count: int
     stops: tuple[str, ...]
+    ends: frozenset[int]
+    ignore_eos: bool
     stream: bool
     usage: bool
     presence: float
@@ -70,6 +80,7 @@ class ChatCompletion:
 
     parameters: Parameters
     messages: list[Message]
+    variables: Mapping[str, Any]  # of the chat template
 
     @property
     def count(self) -> int:
@@ -111,13 +122,23 @@ def chat_completion(body: Mapping[str, Any], limits: Limits) -> ChatCompletion:
         raise wrong("top_logprobs", '`top_logprobs` requires `"logprobs": true`')
     parameters = _common(fields, older or newer or None, logprobs if is_scored else None, limits)
     messages = _messages(fields.get("messages"))
+    variables = fields.object("chat_template_kwargs")
     fields.finish()
     _check_choices(1, "messages", parameters, limits)
-    return ChatCompletion(parameters, messages)
+    return ChatCompletion(parameters, messages, _variables(variables) if variables else {})
+
+
+def _variables(fields: Fields) -> Mapping[str, Any]:
+    """Variables of the chat template; those that the server sets are rejected."""
+    if own := next((name for name in VARIABLES if name in fields.given), None):
+        raise wrong("chat_template_kwargs", f"`chat_template_kwargs` has `{own}`, which the server sets")
+    return fields.given
 
 
 def _common(fields: Fields, max_tokens: int | None, logprobs: int | None, limits: Limits) -> Parameters:
     fields.ignore(IGNORED)
+    for name, neutral in NEUTRAL.items():
+        fields.unsupported(name, *neutral)
     count = fields.integer("n", 1, minimum=1, maximum=limits.choices)
     stream, options = fields.flag("stream"), fields.object("stream_options")
     if options and not stream:
@@ -135,6 +156,8 @@ def _common(fields: Fields, max_tokens: int | None, logprobs: int | None, limits
         seed=fields.integer("seed", secrets.randbelow(LARGEST), minimum=LEAST_SEED),
         count=count,
         stops=_stops(fields.get("stop"), limits),
+        ends=_ends(fields.get("stop_token_ids"), limits),
+        ignore_eos=fields.flag("ignore_eos"),
         stream=stream,
         usage=usage,
         presence=fields.number("presence_penalty", 0.0, minimum=-MOST_PENALTY, maximum=MOST_PENALTY),
@@ -172,6 +195,17 @@ def _stops(given: Any, limits: Limits) -> tuple[str, ...]:
     if any(len(text) > limits.stop_characters for text in texts):
         raise wrong("stop", f"a text of `stop` is longer than the limit of {limits.stop_characters} characters")
     return tuple(texts)
+
+
+def _ends(given: Any, limits: Limits) -> frozenset[int]:
+    tokens = _listed(given) or []
+    if given not in (None, tokens) or not all(type(token) is int and token >= 0 for token in tokens):
+        raise wrong("stop_token_ids", f"`stop_token_ids` is {shown(given)}, not a list of token ids")
+    found = frozenset(tokens)
+    if len(found) > limits.biases:
+        message = f"`stop_token_ids` has {len(found):,} tokens, and the limit is {limits.biases:,}"
+        raise wrong("stop_token_ids", message)
+    return found
 
 
 def _prompts(given: Any) -> list[str | list[int]]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from bringup.compile.text.limited_process import LimitExceeded, confined
 from bringup.diagnostics import fail
 
 SECONDS, MEGABYTES = 0.6, 160  # a published template needs 0.07 s, most of it the start of Python
+
+
+VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")  # those that `render` sets itself
 
 
 class Message(TypedDict):
@@ -27,13 +30,14 @@ class Chat:
     template: str
     named: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    def render(self, messages: Sequence[Message]) -> str:
-        """The text up to the beginning of the model's answer.
+    def render(self, messages: Sequence[Message], variables: Mapping[str, Any] | None = None) -> str:
+        """The text up to the beginning of the model's answer; `variables` are further ones of the template.
 
         Raises BU611 for an error of the template, BU612 if it exceeds its limits, BU922 without jinja2.
         """
-        given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
-        request = json.dumps({"template": self.template, "variables": {**self.named, **given}}).encode()
+        given = dict(zip(VARIABLES, (messages, None, None, True), strict=True))
+        named = {**self.named, **(variables or {}), **given}
+        request = json.dumps({"template": self.template, "variables": named}).encode()
         try:
             answer = json.loads(confined("chat_render.py", request, seconds=SECONDS, megabytes=MEGABYTES))
         except LimitExceeded as error:

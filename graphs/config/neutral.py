@@ -18,7 +18,7 @@ NEUTRAL = frozenset(
     remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
     chunk_size_feed_forward is_encoder_decoder is_decoder cross_attention_hidden_size tf_legacy_loss
     summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout
-    router_aux_loss_coef output_router_logits router_jitter_noise aux_loss_alpha seq_aux ep_size z_loss_coefficient
+    router_aux_loss_coef output_router_logits aux_loss_alpha seq_aux ep_size z_loss_coefficient
     num_logits_to_keep time_step_max time_step_floor time_step_rank mamba_dt_max mamba_dt_init_floor
     rescale_prenorm_residual use_mamba_kernels moe_shared_expert_overlap
     pretraining_tp transformers.js_config attn_implementation _attn_implementation _attn_implementation_autoset

@@ -155,6 +155,23 @@ def test_hostile_lengths(tmp_path: Path, code: str, content: bytes) -> None:
         open_checkpoint(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "code", "help"),
+    [
+        ("model.safetensors", b"<!DOCTYPE html><html>404</html>", "BU211", "the server sent a message"),
+        ("model.safetensors", b"PK\x03\x04" + b"\0" * 20, "BU211", "such as pytorch_model.bin"),
+        ("pytorch_model.bin", struct.pack("<Q", 2) + b"{}", "BU203", "a name that ends in .safetensors"),
+    ],
+)
+def test_a_file_with_the_name_of_another_format(
+    tmp_path: Path, name: str, content: bytes, code: str, help: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with raises(code) as caught:
+        open_checkpoint(str(tmp_path))
+    assert help in caught.value.findings[0].help
+
+
 def test_lfs_pointer_says_what_to_run(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5481\n")
     with raises("BU206", r"5481 bytes.*lfs pull"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -30,6 +32,22 @@ def test_equal_shapes_are_not_distinguished(key: str) -> None:
         assert all(f".{new}.weight`" in finding.help for new in EVERY_LAYER[key].values())
 
 
+ONE_LAYER = """
+from bringup.adapters import S, where
+from bringup.adapters.llama import adapter as base
+
+
+def adapter(config):
+    norm, up = "layers.{L}.input_layernorm.weight", "layers.{L}.mlp.up_proj.weight"
+    return base(config).with_(
+        rules={
+            f"model.{norm}": where("L", {1}, S("layers.{L}.first_norm.weight"), S(norm)),
+            f"model.{up}": where("L", {1}, S(up, "in out"), S(up)),
+        }
+    )
+"""
+
+
 def test_one_tensor_for_two_that_are_missing() -> None:
     draft = small(LLAMA).copy()
     del draft.tensors[draft.name("mlp.gate_proj.weight", 1)]
@@ -50,6 +68,23 @@ def test_a_slip_of_the_hand_tells_them_apart() -> None:
         ("gate_proj", "gate_prj"),
         ("up_proj", "up_prj"),
     }
+
+
+def test_a_fault_of_one_layer_is_not_corrected_in_the_rule(tmp_path: Path) -> None:
+    draft = small(LLAMA).copy()
+    norm, up = draft.name("input_layernorm.weight", 1), draft.name("mlp.up_proj.weight", 1)
+    draft.replace(norm, draft.tensors[norm], norm.replace("input_layernorm", "first_norm"))
+    draft.tensors[up] = draft.tensors[up].T.copy()
+    assert [finding.help.partition(", but ")[2] for finding in checked(draft).findings] == [
+        f'the rule fits `{others}`: correct the file, or write where("L", {{1}}, {source}, S(…))'
+        for others, source in [
+            ("model.layers.{0,2}.input_layernorm.weight", "S(…)"),
+            ("model.layers.{0,2}.mlp.up_proj.weight", 'S(…, "in out")'),
+        ]
+    ]
+    own = tmp_path / "adapter.py"
+    own.write_text(ONE_LAYER)
+    assert checked(draft, own).findings == []
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,9 @@ def test_a_parameter(bringup: Bringup, small: Path) -> None:
         "  also read by  nothing else",
     ):
         assert f"{line}\n" in result.output
+    line = "transformer.h.1.attn.c_attn.weight  out:(t h d) in:m  [384, 128]  of `h.1.attn.c_attn.weight`\n"
+    for module in ("transformer.h.1.attn.c_attn", "transformer.h.1"):
+        assert line in bringup("explain", module, "--checkpoint", small).output
     assert re.search(r'  rule +transformer\.h.*\n +adapters/gpt2\.py:\d+  gpt2\["transformer\.h', result.output)
 
 

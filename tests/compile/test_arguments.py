@@ -251,5 +251,8 @@ def test_an_edited_manifest_is_reported_by_verify(bundle: Path, tmp_path: Path, 
         manifest["provenance"]["source"] = "folder"
     edited = Path(shutil.copytree(bundle, tmp_path / "b"))
     (edited / "manifest.json").write_text(json.dumps(manifest), "utf-8")
-    with pytest.raises(BringupError):
+    with pytest.raises(BringupError) as caught:
         job_of_bundle(read_manifest(edited), None)
+    words = {"BU002": "BRINGUP_MODELS", "BU034": "if it has moved"}
+    first = caught.value.findings[0]
+    assert words.get(first.code, "") in first.help

@@ -141,6 +141,7 @@ def test_what_cannot_be_compared(bringup: Bringup, folder: Path, tmp_path: Path)
     (tmp_path / "x.json").write_text("{}", "utf-8")
     assert "error[BU044]" in bringup("lock", "--check", tmp_path / "x.json").stderr
     assert "error[BU023]" in bringup("lock", "--checkpoint", folder).stderr
+    assert "help: bringup lock --check a.lock" in bringup("lock", "a.lock").stderr
 
 
 def test_converted_npz_files_are_compared(bringup: Bringup, tmp_path: Path) -> None:

@@ -66,7 +66,9 @@ def test_what_the_parts_lack_is_a_question(tmp_path: Path) -> None:
     found, _, _ = drafted_kind("phimoe", tmp_path)
     (text,) = [each.text for each in found.questions if each.text.startswith("transformers' sparsemixer computes")]
     assert "factor = scores.abs().clamp(min=mask_logits_threshold)" in text
-    assert "def layer(self" in found.files["phimoe_graph.py"].partition("sparsemixer")[0]
+    before, _, _ = found.files["phimoe_graph.py"].partition("sparsemixer computes")
+    assert "def layer(self" in before
+    assert "jitter_eps=config.router_jitter_noise" in before, "this key is of training in other families alone"
 
 
 def test_the_statements_of_a_question(tmp_path: Path) -> None:

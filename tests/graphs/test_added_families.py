@@ -76,6 +76,16 @@ def test_a_folder_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert "BRINGUP_MODELS names" in failed[0].findings[0].message
 
 
+def test_a_folder_of_folders_is_named_with_those_that_have_the_files(folder: Path) -> None:
+    (folder / "eagle").mkdir()
+    (folder / "eagle" / "eagle.py").write_text(text("eagle", "EagleForCausalLM"))
+    with pytest.raises(BringupError) as caught:
+        by_architecture(["Olmo3ForCausalLM"])
+    unknown, warning = caught.value.findings
+    assert warning.help == f"name the folders of the files: BRINGUP_MODELS={folder / 'eagle'}"
+    assert unknown.help.startswith("did you mean `Olmo2ForCausalLM`? if not, `bringup init"), "often another model"
+
+
 def offer(monkeypatch: pytest.MonkeyPatch, *families: Family) -> None:
     """As packages would: one entry point each."""
     module = ModuleType("offered")

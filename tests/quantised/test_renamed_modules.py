@@ -64,21 +64,23 @@ def model_of(form: str, model: str = "llama") -> str:
     return f"{model} of words" if form in INT4 else model
 
 
+RULE = "; correct the name in the rule"
+LAYER = ", but the rule fits `model.layers.0.mlp.down_proj`: correct the file, or write where("
 NAMES = [
-    (".mlp.", ".ffn.", "{0..1}.ffn"),
-    ("gate_proj.", "w1.", "{0..1}.mlp.w1"),
-    ("layers.1.mlp.down_proj.", "layers.1.mlp.dwn_proj.", "1.mlp.dwn_proj"),
+    (".mlp.", ".ffn.", "{0..1}.ffn", RULE),
+    ("gate_proj.", "w1.", "{0..1}.mlp.w1", RULE),
+    ("layers.1.mlp.down_proj.", "layers.1.mlp.dwn_proj.", "1.mlp.dwn_proj", LAYER + '"L", {1}, S(…), S(…))'),
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "module"), NAMES)
+@pytest.mark.parametrize(("old", "new", "module", "correction"), NAMES)
 @pytest.mark.parametrize("form", EACH)
-def test_one_finding_names_the_module(read: Read, form: str, old: str, new: str, module: str) -> None:
+def test_one_finding_names_the_module(read: Read, form: str, old: str, new: str, module: str, correction: str) -> None:
     floats, quantised = (read(model_of(form), each) for each in ("", form))
     report = checked(renamed(quantised, old, new))
     (finding,) = report.findings
     assert finding.code == "BU101"
-    assert finding.help == f"did you mean `model.layers.{module}`? no rule reads it; correct the name in the rule"
+    assert finding.help == f"did you mean `model.layers.{module}`? no rule reads it{correction}"
     assert said(report) == said(checked(renamed(floats, old, new)))
     codes = ("weight", "weight_packed", "qweight")
     assert {name.replace(old, new) for name in quantised[0] if old in name and name.endswith(codes)} <= {

@@ -28,7 +28,7 @@ from tests import PATIENCE
 from tests.runtime import exact
 
 EOS = 7
-TEMPLATE = "{% for m in messages %}{{ m['role'] }} {{ m['content'] }} {% endfor %}w1"
+TEMPLATE = "{% for m in messages %}{{ m['role'] }} {{ m['content'] }} {% endfor %}{{ start or 'w1' }}"
 
 
 def words() -> Tokenizer:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.runtime import exact
-from tests.serve.inside import EOS, events_of, serving, wanted
+from tests.serve.inside import EOS, events_of, serving, text_of, wanted
 
 PROMPT = [3, 1, 4]
 
@@ -78,6 +78,28 @@ def test_negative_seeds_are_those_of_openais_api():
     assert [choice["text"] for choice in several["choices"]] == texts[:3]
 
 
+def test_tokens_that_end_an_answer():
+    """Besides the tokenizer's, which `ignore_eos` disables."""
+    settings: dict[str, Any] = {"temperature": 2.0, "seed": 5}
+    free = exact.expected(exact.Request(PROMPT, max_new_tokens=200, **settings))
+    other = next(token for token in free[: free.index(EOS)][3:] if token != free[0])
+
+    async def scenario() -> list[Any]:
+        async with serving() as server:
+            fields = (
+                {"ignore_eos": True},
+                {"stop_token_ids": [other]},
+                {"ignore_eos": True, "stop_token_ids": [other]},
+            )
+            answers = [await server.complete(PROMPT, max_tokens=200, **settings, **each) for each in fields]
+            return [answer.json()["choices"][0] for answer in answers]
+
+    endless, *ended = asyncio.run(scenario())
+    assert (endless["finish_reason"], endless["text"]) == ("length", " ".join(f"w{token}" for token in free))
+    for choice in ended:
+        assert (choice["finish_reason"], choice["text"]) == ("stop", text_of(free[: free.index(other)]))
+
+
 @pytest.mark.parametrize("usage", [False, True])
 def test_a_stream_has_the_text_of_the_whole_answer(usage):
     async def scenario() -> Any:
@@ -113,9 +135,11 @@ def test_a_conversation_is_written_by_the_template():
             whole = await server.client.post("/v1/chat/completions", json=body)
             streamed = await server.client.post("/v1/chat/completions", json=body | {"stream": True})
             endless = await server.client.post("/v1/chat/completions", json=body | {"max_completion_tokens": None})
-            return whole.json(), list(events_of(streamed.text)), endless.json()
+            variables = {"chat_template_kwargs": {"start": "w2", "enable_thinking": False}}
+            other = await server.client.post("/v1/chat/completions", json=body | variables)
+            return whole.json(), list(events_of(streamed.text)), endless.json(), other.json()
 
-    whole, (first, *events, done), endless = asyncio.run(scenario())
+    whole, (first, *events, done), endless, other = asyncio.run(scenario())
     prompt = [0, 9, 0, 4, 1]
     text = wanted(prompt, 5)
     assert whole["object"] == "chat.completion"
@@ -126,6 +150,7 @@ def test_a_conversation_is_written_by_the_template():
     assert "".join(event["choices"][0]["delta"].get("content", "") for event in events) == text
     assert done == "[DONE]"
     assert endless["choices"][0]["message"]["content"] == wanted(prompt, 256 - len(prompt)), "to the context's end"
+    assert other["choices"][0]["message"]["content"] == wanted([*prompt[:-1], 2], 5)
 
 
 def test_an_answer_ends_before_the_first_stop_string():

@@ -76,6 +76,12 @@ FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"logit_bias": {"30": 1}}, "logit_bias", "has token 30, which is not in the vocabulary of 30"),
     ({"logit_bias": {"3": 101}}, "logit_bias", "of token 3 is 101, not a number from -100 to 100"),
     ({"logit_bias": {str(n): 1 for n in range(1025)}}, "logit_bias", "1,025 tokens, and the limit is 1,024"),
+    ({"repetition_penalty": 1.1}, "repetition_penalty", "not supported"),
+    ({"min_p": True}, "min_p", "not supported"),
+    ({"ignore_eos": 1}, "ignore_eos", "is 1, not true or false"),
+    ({"stop_token_ids": 3}, "stop_token_ids", "is 3, not a list of token ids"),
+    ({"stop_token_ids": [True]}, "stop_token_ids", "not a list of token ids"),
+    ({"stop_token_ids": [*range(1025)]}, "stop_token_ids", "1,025 tokens, and the limit is 1,024"),
     ({"temprature": 0}, "temprature", "did you mean `temperature`?"),
 ]  # fmt: skip
 MESSAGES: list[tuple[dict[str, Any], str, str]] = [
@@ -99,6 +105,8 @@ MESSAGES: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [{"type": "function"}]}, "tools", "not supported"),
     ({"response_format": {"type": "json_object"}}, "response_format", "not supported"),
     ({"prompt": "x"}, "prompt", "unknown field `prompt`"),
+    ({"chat_template_kwargs": []}, "chat_template_kwargs", "not an object"),
+    ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "which the server sets"),
 ]  # fmt: skip
 
 
@@ -134,6 +142,7 @@ def test_fields_that_change_nothing_are_accepted():
     neutral = {
         "user": "u", "metadata": {"a": "b"}, "store": False, "n": 1, "stop": None, "echo": False, "logprobs": None,
         "presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}, "best_of": 1, "top_k": -1, "suffix": None,
+        "repetition_penalty": 1.0, "min_p": 0, "skip_special_tokens": True, "min_tokens": 0, "stop_token_ids": [],
     }  # fmt: skip
 
     async def scenario() -> httpx2.Response:

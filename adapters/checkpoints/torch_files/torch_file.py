@@ -18,7 +18,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from bringup.adapters.checkpoints.files import opened, refuse_lfs_pointer, too_short
+from bringup.adapters.checkpoints.files import (
+    SAFETENSORS,
+    is_safetensors,
+    opened,
+    other_content,
+    refuse_lfs_pointer,
+    too_short,
+)
 from bringup.adapters.checkpoints.stored import Stored, extent, is_row_major
 from bringup.adapters.checkpoints.torch_files.objects import DTYPE_NAMES, NAMES, Storage, Tensor, storage_of
 from bringup.adapters.checkpoints.torch_files.pickle_bytes import PickleError
@@ -82,6 +89,8 @@ def read_torch(path: Path) -> TorchFile:
             help=f"do not load this file unless you trust who wrote it; {STATE}",
             file=str(path),
         ) from None
+    if other := SAFETENSORS if is_safetensors(path) else other_content(path):
+        raise _bad(path, f"it is {other[0]}", other[1])
     raise _bad(path, too_short(path) or "it begins neither as the zip layout nor as the legacy one")
 
 

@@ -37,7 +37,9 @@ def command(out: Path | None, locked: Path | None, files: tuple[str, ...], **nam
     from bringup.compile.convert.lock import lock_of, write_lock
 
     if (out is None) == (locked is None):
-        raise fail("BU023", "lock needs either -o FILE or --check FILE", help="bringup lock MODEL -o plan.lock")
+        is_lock = (named["model"] or "").endswith(".lock")
+        help = f"bringup lock --check {named['model']}" if is_lock else "bringup lock MODEL -o plan.lock"
+        raise fail("BU023", "lock needs either -o FILE or --check FILE", help=help)
     if locked is not None:
         _check(locked, files, named)
     elif files:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.problems import Problem
+from bringup.compile.check.facts.other_layers import exception, in_other_layers
 from bringup.diagnostics import Diagnostic, Sites
 from bringup.graphs.core.axes import Axes, shape_of, show, sizes_of
 from bringup.grouping import grouped, joined
@@ -170,8 +171,7 @@ def _diagnostic(plan: Plan, off: Off | None, facts: list[Problem], words: Config
         message = f"`{tensors}` is {first.actual}, the rule expects {wanted}, axes `{show(first.axes)}`"
         help = "the config or the rule's axes are not those of this checkpoint"
         if _is_reversed(first):
-            order = " ".join(axis.name or str(axis) for axis in first.axes[::-1])
-            help = f'it is stored the other way round: write S(…, "{order}"); the transpose follows'
+            help = _transposed(plan, first, sources)
     return Diagnostic(
         code="BU102",
         message=message,
@@ -183,3 +183,12 @@ def _diagnostic(plan: Plan, off: Off | None, facts: list[Problem], words: Config
         config_key=named[0] if len(named) == 1 else "",
         **sites(plan, first),
     )
+
+
+def _transposed(plan: Plan, problem: Problem, sources: Sequence[str]) -> str:
+    order = " ".join(axis.name or str(axis) for axis in problem.axes[::-1])
+    wanted = shape_of(problem.axes)
+    others = [name for name in in_other_layers(plan, sources) if plan.headers[name].shape == wanted]
+    if others:
+        return "it is stored the other way round, " + exception(problem, sources, others, f'S(…, "{order}")')
+    return f'it is stored the other way round: write S(…, "{order}"); the transpose follows'
