@@ -124,7 +124,7 @@ def _graph(op: str, stage: str, tensors: Tensors, settings: dict[str, Argument])
         name: Buffer(name=name, shape=shape, dtype=dtype, kind="temporary") for name, (shape, dtype) in every.items()
     }
     arguments: dict[str, Argument] = {name: whole(buffers[name]) for name in every if name != "out"}
-    arguments |= {"step_decode": stage == "decode", "step_contiguous": False, **settings}
+    arguments |= {"step_decode": stage == "decode", "step_contiguous": False, "step_proposals": False, **settings}
     names, values = tuple(arguments), tuple(arguments.values())
     node = Node(op=f"bringup.{op}.default", names=names, arguments=values, outputs=("out",))
     return OpGraph(op, buffers, (Group((node,)),), (whole(buffers["out"]),))

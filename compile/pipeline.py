@@ -68,10 +68,10 @@ def build(
     the number of blocks of 64 tokens (`graphs.core.step.BLOCK`) that they share. None is enough for all sequences at
     full length; with fewer blocks a batch may have to recompute a sequence (`Batch.preemptions`). `max_input_len` is
     the longest prompt of sessions and batches, None the context. `draft_tokens` is the number of tokens of a draft that
-    a step checks (`Speculative`): it adds a prefill length of one more token, and sets `all_logits`. `dump_dir`
-    receives each phase as text. `target_options` are values for options of the target (`bringup targets` lists them);
-    True and False mean yes and no. Results in `cache`, by default the user's, are reused, and an up-to-date bundle at
-    `out` is not changed. Raises BringupError; writes are atomic.
+    a step checks (`Speculative`): it adds a prefill length of one more token, with recurrent layers of twice as many
+    and one, and sets `all_logits`. `dump_dir` receives each phase as text. `target_options` are values for options of
+    the target (`bringup targets` lists them); True and False mean yes and no. Results in `cache`, by default the
+    user's, are reused, and an up-to-date bundle at `out` is not changed. Raises BringupError; writes are atomic.
     """
     if isinstance(job, Graph):
         job = job_of(job, {} if weights is None else weights)

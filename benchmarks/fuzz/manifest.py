@@ -25,7 +25,7 @@ def entry(name: str, tokens: int) -> dict[str, Any]:
     outputs = {"logits": len(calls), "hidden.1": 2}
     return {
         "name": name, "num_tokens": tokens, "num_sequences": 1, "decode": tokens == 1, "contiguous": True,
-        "calls": calls, "outputs": outputs, "inputs": [hidden],
+        "proposals": False, "calls": calls, "outputs": outputs, "inputs": [hidden],
     }  # fmt: skip
 
 

@@ -129,6 +129,7 @@ def program_of(
         num_sequences=entry.num_sequences,
         decode=entry.decode,
         contiguous=entry.contiguous,
+        proposals=entry.proposals,
         calls=tuple(calls),
         outputs={"logits": -1},
     )

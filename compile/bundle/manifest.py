@@ -33,6 +33,7 @@ ENTRY = {
     "num_sequences": int,
     "decode": bool,
     "contiguous": bool,
+    "proposals": bool,
     "calls": [CALL],
     "outputs": {"*": int},
     "inputs": [TENSOR],
@@ -182,7 +183,7 @@ def _nonsense(manifest: Mapping[str, Any]) -> Iterator[str]:
 
 def _wrong_entries(interface: Mapping[str, Any]) -> Iterator[str]:
     """The errors of entries that are not those of a layout, or whose states are too small."""
-    sizes = ("num_tokens", "num_sequences", "decode", "contiguous")
+    sizes = ("num_tokens", "num_sequences", "decode", "contiguous", "proposals")
     points = {entry["name"]: EntryPoint(**{key: entry[key] for key in sizes}) for entry in interface["entries"]}
     single = [point for point in points.values() if point.num_sequences == 1]
     named = all(name == point.point_name for name, point in points.items())

@@ -119,6 +119,7 @@ def trace_entry(layout: Layout, point: EntryPoint, trace: Trace[Code]) -> tuple[
         num_sequences=point.num_sequences,
         decode=point.decode,
         contiguous=point.contiguous,
+        proposals=point.proposals,
         calls=tuple(calls),
         outputs=outputs,
         inputs=tuple(

@@ -87,19 +87,28 @@ class Layout:
     @property
     def entries(self) -> list[EntryPoint]:
         """Prefill of every bucket's length, for one sequence and for all; decode of 1, 2, 4, … sequences up to all, and
-        for each of these numbers prefill of the last token and `draft_tokens` proposals of each sequence.
+        for each of these numbers prefill of the last token and `draft_tokens` proposals of each sequence. With
+        recurrent states, also of the proposals that were accepted in the step before, which are processed again.
 
         A program for one sequence reads its cache blocks in order, without gathering them.
         """
         most, contiguous = self.max_batch_size, self.max_batch_size == 1
         decode = [*(1 << power for power in range((most - 1).bit_length())), most]
-        prefill = {(count, size) for count in (1, most) for size in self.buckets}
-        prefill |= {(count, count * (self.draft_tokens + 1)) for count in decode if self.draft_tokens}
+        checked = {(count, count * self.checked_tokens) for count in decode if self.draft_tokens}
+        prefill = checked | {(count, size) for count in (1, most) for size in self.buckets}
         points = [(size, count, False) for count, size in sorted(prefill)] + [(count, count, True) for count in decode]
         return [
-            EntryPoint(num_tokens=tokens, num_sequences=count, decode=one_each, contiguous=contiguous)
+            EntryPoint(
+                num_tokens=tokens, num_sequences=count, decode=one_each, contiguous=contiguous,
+                proposals=self.recurrent and not one_each and (count, tokens) in checked,
+            )
             for tokens, count, one_each in points
-        ]
+        ]  # fmt: skip
+
+    @property
+    def checked_tokens(self) -> int:
+        """The tokens of each sequence in a step that checks `draft_tokens` proposals."""
+        return checked_tokens(self.draft_tokens, self.recurrent)
 
     @property
     def sizes(self) -> CacheSizes:
@@ -107,7 +116,7 @@ class Layout:
         return CacheSizes(
             context=self.context,
             sequences=self.max_batch_size,
-            chunk=max(*self.buckets, self.draft_tokens + 1),
+            chunk=max(*self.buckets, self.checked_tokens),
             cache_blocks=self.cache_blocks,
         )
 
@@ -124,6 +133,14 @@ class Layout:
     def max_blocks(self) -> int:
         """The number of cache blocks of the longest sequence."""
         return self.sizes.blocks_each
+
+
+def checked_tokens(draft_tokens: int, recurrent: bool) -> int:
+    """The largest number of tokens of a sequence in a step that checks so many proposals.
+
+    With recurrent states, the proposals that were accepted in the step before precede the last token.
+    """
+    return 1 + draft_tokens * (1 + recurrent)
 
 
 def _refuse_storage(graph: Graph) -> None:
@@ -164,7 +181,7 @@ def layout_of(
     tokens of a draft and the one before them, and logits of every token. The last hidden state of a draft with an input
     for it is always an output. `cache_blocks`: see `CacheSizes`. Raises BU007 for no lengths, or lengths under 2; BU028
     for hidden states that the model does not have; BU024 for a negative `draft_tokens`, one that is not below the
-    context, or any for recurrent layers, a `max_batch_size` or `max_input_len` that is not a positive integer, a
+    context, a `max_batch_size` or `max_input_len` that is not a positive integer, a
     `max_input_len` above the context, and fewer `cache_blocks` than one sequence of the full context needs.
     """
     max_batch_size = integer("max_batch_size", max_batch_size, minimum=1)
@@ -185,11 +202,7 @@ def layout_of(
     settings |= {"max_input_len": max_input_len, "draft_tokens": draft_tokens}
     if cache_blocks is not None:
         settings["cache_blocks"] = _cache_blocks(cache_blocks, CacheSizes(context=context, sequences=max_batch_size))
-    layout = Layout.of(graph, buckets=useful, context=context, **settings)
-    if draft_tokens and layout.recurrent:
-        message = "a graph with recurrent layers cannot check tokens of a draft: none can be removed from their states"
-        raise fail("BU024", message, help="compile without `draft_tokens`")
-    return layout
+    return Layout.of(graph, buckets=useful, context=context, **settings)
 
 
 def _max_input_len(given: int, context: int) -> int:

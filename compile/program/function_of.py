@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bringup.compile.program.program import Function, Value
+from bringup.compile.program.program import EntryPoint, Function, Value
 from bringup.diagnostics import fail
 from bringup.graphs.core.step import FIELDS
 
@@ -45,6 +45,20 @@ def function_of(name: str, weights: Sequence[str], states: Sequence[str], export
         results=tuple(value_of(nodes[str(given)].meta["val"]) for given in exported.graph_signature.user_outputs),
         updates=tuple(state for state, node in zip(states, inputs[first:second], strict=True) if node in updated),
     )
+
+
+def check_certain(point: EntryPoint, function: Function, kinds: Sequence[str], exported: ExportedProgram) -> None:
+    """Raises BU304 if a function for steps with proposals updates recurrent states without reading what is certain.
+
+    `kinds` are those of the states that it updates.
+    """
+    if not point.proposals:
+        return
+    given = list(exported.graph_signature.user_inputs)[FIELDS.index("certain") - len(FIELDS)]
+    is_read = any(node.name == given and node.users for node in exported.graph.nodes)
+    if "sequence" in kinds and not is_read:
+        message = f"the stage `{function.name}` would store recurrent states after proposals of a draft"
+        raise fail("BU304", message, help="store those after `step.num_certain()` tokens, or omit --draft-tokens")
 
 
 def value_of(value: Any) -> Value:

@@ -82,14 +82,15 @@ class Call:
 class EntryPoint:
     """The sizes of an entry: up to N tokens of up to B sequences.
 
-    `decode` and `contiguous` are those of `Step`: one token per sequence, N = B; one sequence, with its blocks in
-    order.
+    `decode`, `contiguous` and `proposals` are those of `Step`: one token per sequence, N = B; one sequence, with its
+    blocks in order; recurrent states are those before proposals.
     """
 
     num_tokens: int
     num_sequences: int
     decode: bool
     contiguous: bool
+    proposals: bool = False
 
     @property
     def point_name(self) -> str:
@@ -151,6 +152,11 @@ class Interface:
         return self.num_rows - 1
 
     @property
+    def recurrent(self) -> bool:
+        """Whether it has states that each token of a sequence changes."""
+        return any(state.kind == "sequence" for state in self.states)
+
+    @property
     def sequence_states(self) -> tuple[StateSpec, ...]:
         """The states that steps change; the others are slots of LoRAs."""
         return tuple(state for state in self.states if state.kind != "lora")
@@ -173,20 +179,16 @@ class Interface:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Interface:
+        states = (
+            StateSpec(name=s["name"], shape=tuple(s["shape"]), dtype=s["dtype"], kind=s["kind"]) for s in data["states"]
+        )
+        plain = ("max_blocks", "all_logits", "block_size", "num_blocks", "num_rows", "rewindable")
         return cls(
             functions=tuple(map(Function.from_json, data["functions"])),
             entries=tuple(_entry(e) for e in data["entries"]),
             weights=_specs(data["weights"]),
-            states=tuple(
-                StateSpec(name=s["name"], shape=tuple(s["shape"]), dtype=s["dtype"], kind=s["kind"])
-                for s in data["states"]
-            ),
-            max_blocks=data["max_blocks"],
-            all_logits=data["all_logits"],
-            block_size=data["block_size"],
-            num_blocks=data["num_blocks"],
-            num_rows=data["num_rows"],
-            rewindable=data["rewindable"],
+            states=tuple(states),
+            **{key: data[key] for key in plain},
         )
 
 
@@ -288,13 +290,5 @@ def _specs(items: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
 
 def _entry(item: Mapping[str, Any]) -> Entry:
     calls = (Call(function=c["function"], prefix=c["prefix"], inputs=tuple(c["inputs"])) for c in item["calls"])
-    return Entry(
-        name=item["name"],
-        num_tokens=item["num_tokens"],
-        num_sequences=item["num_sequences"],
-        decode=item["decode"],
-        contiguous=item["contiguous"],
-        calls=tuple(calls),
-        outputs=item["outputs"],
-        inputs=_specs(item["inputs"]),
-    )
+    plain = ("name", "num_tokens", "num_sequences", "decode", "contiguous", "proposals", "outputs")
+    return Entry(calls=tuple(calls), inputs=_specs(item["inputs"]), **{key: item[key] for key in plain})

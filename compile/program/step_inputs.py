@@ -18,7 +18,7 @@ class Chunk(NamedTuple):
 
     `first` is the position of the first of them. `blocks` are the indices of the sequence's cache blocks in order of
     positions, at least up to that of the last token. `row` is the sequence's row of the per-sequence caches. `total` is
-    its number of tokens after the complete prompt.
+    its number of tokens after the complete prompt. `certain` of its tokens are no proposals of a draft; None: all.
     """
 
     tokens: Sequence[int]
@@ -26,6 +26,7 @@ class Chunk(NamedTuple):
     blocks: Sequence[int]
     row: int
     total: int
+    certain: int | None = None
 
     @property
     def length(self) -> int:
@@ -51,7 +52,7 @@ def make_step(chunks: Sequence[Chunk], entry: Entry, interface: Interface) -> di
     """The arrays of `Step`, by name, for one run of an entry, padded to its numbers of tokens and sequences.
 
     Raises ValueError for no chunks, for more tokens or sequences than the entry has, or, in decode, for a chunk of
-    several tokens.
+    several tokens, or if an entry would store the recurrent states after proposals.
     """
     count = sum(len(chunk.tokens) for chunk in chunks)
     if not chunks or len(chunks) > entry.num_sequences or count > entry.num_tokens:
@@ -59,6 +60,8 @@ def make_step(chunks: Sequence[Chunk], entry: Entry, interface: Interface) -> di
         raise ValueError(f"`{entry.name}` expects {room}, not {len(chunks)} and {count}")
     if not all(len(chunk.tokens) == 1 if entry.decode else chunk.tokens for chunk in chunks):
         raise ValueError(f"`{entry.name}` expects {'one token' if entry.decode else 'tokens'} of each sequence")
+    if interface.recurrent and not entry.proposals and any(chunk.certain is not None for chunk in chunks):
+        raise ValueError(f"`{entry.name}` would store the states of proposals")
     padding = interface.num_blocks - 1, interface.num_rows - 1
     return packed(chunks, entry.num_tokens, entry.num_sequences, *padding)
 
@@ -87,7 +90,7 @@ def packed(
 
     most = max(-(-chunk.length // BLOCK) for chunk in chunks)
     arrays: dict[str, np.ndarray] = {name: np.zeros(num_tokens, np.int64) for name in ("tokens", "positions", "slots")}
-    arrays |= {name: np.zeros(num_sequences, np.int64) for name in ("rows", "lengths", "totals")}
+    arrays |= {name: np.zeros(num_sequences, np.int64) for name in ("rows", "lengths", "totals", "certain")}
     arrays["starts"] = np.zeros(num_sequences + 1, np.int64)
     arrays["block_table"] = np.full((num_sequences, most), padding_block)
     arrays["slots"][:], arrays["rows"][:] = padding_block * BLOCK, padding_row
@@ -99,6 +102,7 @@ def packed(
         arrays["slots"][start:end] = blocks[positions // BLOCK] * BLOCK + positions % BLOCK
         arrays["block_table"][index, : len(blocks)] = blocks
         arrays["rows"][index], arrays["lengths"][index], arrays["totals"][index] = chunk.row, chunk.length, chunk.total
+        arrays["certain"][index] = len(chunk.tokens) if chunk.certain is None else chunk.certain
         start = end
         arrays["starts"][index + 1 :] = end
     return {name: arrays[name] for name in FIELDS}

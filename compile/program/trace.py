@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from bringup.compile.program.assemble import Stage, Traced, interface_of, trace_entry
 from bringup.compile.program.export_options import Layout
-from bringup.compile.program.function_of import function_of, value_of
+from bringup.compile.program.function_of import check_certain, function_of, value_of
 from bringup.compile.program.lean_tracing import compiled_when_called, lean_metas, source_lines, uncached
 from bringup.compile.program.merge_linears import merge_linears
 from bringup.compile.program.physical import AS_DECLARED, Buffers, View
@@ -72,7 +72,10 @@ class Tracer:
         run = self._run(stage)
         code = (self._recorded(run) if self.fixed_sizes else None) or self._exported(run)
         merge_linears(code)
-        return Traced(function=function_of(stage.name, tuple(run.weights), tuple(run.states), code), code=code)
+        function = function_of(stage.name, tuple(run.weights), tuple(run.states), code)
+        kinds = [self.states[f"{stage.path}.{name}".lstrip(".")] for name in function.updates]
+        check_certain(stage.point, function, kinds, code)
+        return Traced(function=function, code=code)
 
     def _exported(self, run: _Run) -> ExportedProgram:
         blocks = {1: Dim("P", min=1, max=self.max_blocks)} if self.max_blocks > 1 else None
@@ -254,7 +257,8 @@ class _Pure(nn.Module):
         return out if isinstance(out, tuple) else (out,)
 
     def step(self, tensors: tuple[Tensor, ...]) -> Step:
-        return Step(*tensors, decode=self.point.decode, contiguous=self.point.contiguous)
+        point = self.point
+        return Step(*tensors, decode=point.decode, contiguous=point.contiguous, proposals=point.proposals)
 
 
 class _Owner(nn.Module):

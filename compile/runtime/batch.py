@@ -207,7 +207,8 @@ class Batch:
             if not self._scheduler.prefilled and (drawn := self.drafts.run(self._engine, planned, start)) is not None:
                 return drawn
         needs_logits = any(each.job.request.needs_logits for each in planned)
-        if not (self._scheduler.prefilled or needs_logits) and self._engine.can_draw(len(planned)):
+        is_drawn = not (self._scheduler.prefilled or needs_logits)
+        if is_drawn and self._engine.can_draw([each.cached for each in planned]):
             return self._draw(planned, start)
         run = self._engine.prefill if self._scheduler.prefilled else self._engine.decode
         results: list[Results] = run([each.part() for each in planned])

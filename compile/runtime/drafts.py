@@ -50,13 +50,17 @@ class Turn:
         if not self.proposed:
             return self.planned.part()
         tokens = [self.job.tokens[-1], *(each.token for each in self.proposed)]
-        return Part(self.planned.cached, tokens, len(self.job.tokens) + len(self.proposed), final=False)
+        return Part(self.planned.cached, tokens, len(self.job.tokens) + len(self.proposed), certain=1)
 
-    def part_of_draft(self, cached: Cached) -> Part:
-        """The first token of the sequence, with its proposals, that the draft has not processed."""
+    def part_of_draft(self, cached: Cached, recurrent: bool) -> Part:
+        """The first token of the sequence, with its proposals, that the draft has not processed.
+
+        With recurrent states: all such tokens of the sequence, then all proposals, which these never contain.
+        """
         at, total = len(cached.tokens), len(self.job.tokens)
-        token = self.job.tokens[at] if at < total else self.proposed[at - total].token
-        return Part(cached, [token], max(at + 1, total), final=at < total)
+        following = [*self.job.tokens[at:], *(each.token for each in self.proposed[max(at - total, 0) :])]
+        tokens = following if recurrent else following[:1]
+        return Part(cached, tokens, max(at + len(tokens), total), certain=None if at < total else 0)
 
 
 class Drafts:
@@ -70,6 +74,7 @@ class Drafts:
         check_batches(main, draft, self.most)
         self.manifest = draft.manifest
         self.engine = Engine(draft.manifest, draft.executor, draft.interface, share_blocks=True)
+        self._few = self.most + 1 if self.engine.recurrent else DECODED  # tokens of a request that `_propose` processes
         self.stats = DraftStats()
 
     def count(self, job: Job, tokens: int, *, proposed: int = 0, accepted: int = 0) -> None:
@@ -82,7 +87,7 @@ class Drafts:
 
     def follow(self, jobs: Sequence[Job]) -> None:
         """Processes tokens of requests that the draft lacks, oldest request first, in at most one step of the draft."""
-        behind = [job for job in jobs if self._has(job) and _missing(job) > DECODED]
+        behind = [job for job in jobs if self._has(job) and _missing(job) > self._few]
         behind = behind[: self.engine.max_prefill_sequences]
         if not behind:
             return
@@ -158,7 +163,7 @@ class Drafts:
         requests."""
         job, cached, total = planned.job, planned.cached, len(planned.job.tokens)
         is_last = len(cached.tokens) + 1 == total > len(job.request.tokens)
-        if not (is_last and job.draft) or _missing(job) > DECODED:
+        if not (is_last and job.draft) or _missing(job) > self._few:
             return 0
         count = max(min(self.most, _left(job) - 1, main.uniform(total), self.engine.uniform(total)), 0)
         return count if main.reserve(cached, 1 + count) else 0
@@ -168,14 +173,17 @@ class Drafts:
         while active := [turn for turn in turns if len(turn.proposed) < turn.count]:
             parts: list[Part] = []
             for turn in active:
-                if self._reserve(turn.job, 1) and (cached := turn.job.draft):
-                    parts.append(turn.part_of_draft(cached))
+                part = turn.job.draft and turn.part_of_draft(turn.job.draft, self.engine.recurrent)
+                if part and self._reserve(turn.job, len(part.tokens)):
+                    parts.append(part)
                 else:
                     turn.count = 0
             active = [turn for turn in active if turn.count]
             for turn, found in zip(active, self.engine.decode(parts) if parts else [], strict=True):
                 job = turn.job
                 if job.draft and len(job.draft.tokens) >= len(job.tokens):
+                    if self.engine.recurrent:
+                        self.engine.rewind(job.draft, len(job.tokens))
                     drawn = [each.token for each in turn.proposed]
                     with failing(job):
                         check_logits(found.logits[-1], f" of the draft of request {job.id}")

@@ -37,6 +37,7 @@ class Engine:
         self.pool = BlockPool(interface.num_blocks - 1)  # the last one is for padding
         contiguous = any(entry.contiguous for entry in interface.entries)
         paged = all(state.kind == "paged" for state in interface.sequence_states)
+        self.recurrent = interface.recurrent
         by_tokens = not any(entry.token_inputs for entry in interface.entries)
         self.share_blocks = share_blocks and paged and by_tokens and not contiguous
         self._rows = list(range(interface.max_batch_size))
@@ -88,10 +89,13 @@ class Engine:
     def rewind(self, cached: Cached, count: int) -> None:
         """Keeps the first `count` tokens and their blocks.
 
-        The states of later tokens are masked, and overwritten. Recurrent states do not change: `count` is then 0 or
-        all tokens.
+        The states of later tokens are masked, and overwritten. Recurrent states do not change: only tokens that they do
+        not contain can then be removed, or all.
         """
         assert count % BLOCK == 0 or count >= len(cached.digests) * BLOCK, "another sequence may read the block"
+        removed = max(len(cached.tokens) - count, 0)
+        assert not (self.recurrent and count) or removed <= cached.again, "recurrent states contain the tokens"
+        cached.again = max(cached.again - removed, 0)
         blocks = -(-count // BLOCK)
         for block in reversed(cached.blocks[blocks:]):
             self.pool.release(block)
@@ -161,13 +165,25 @@ class Engine:
         """
         return self._step(parts, decode=all(len(part.tokens) == 1 for part in parts))
 
+    def catch_up(self, cached: Cached, count: int) -> None:
+        """Processes the tokens of a sequence that its recurrent states do not contain, unless the step of `count` more
+        can."""
+        if cached.again and cached.again + count > max(self.prefill_sizes):
+            self.decode([Part(cached, [], len(cached.tokens))])
+
     def decode(self, parts: Sequence[Part]) -> list[Results]:
-        """Processes one token of each sequence, whose blocks are reserved. Results in the order of `parts`."""
+        """Processes one token of each sequence, whose blocks are reserved. Results in the order of `parts`.
+
+        With recurrent states, more tokens if some must be processed again or are proposals.
+        """
         return self._step(parts, decode=True)
 
-    def can_draw(self, count: int) -> bool:
-        """Whether the executor samples the tokens of a decode step with this number of sequences."""
-        return self._drawing is not None and self._drawing.can_draw(self._entry(count, count, decode=True).name)
+    def can_draw(self, sequences: Sequence[Cached]) -> bool:
+        """Whether the executor samples the tokens of a decode step with these sequences."""
+        count = len(sequences)
+        if self._drawing is None or any(each.again for each in sequences):
+            return False
+        return self._drawing.can_draw(self._entry(count, count, decode=True).name)
 
     def draw(self, parts: Sequence[Part], draws: Sequence[Draw]) -> list[int]:
         """As `decode`, with a sampled token for each sequence; see `TokenExecutor.draw`.
@@ -201,27 +217,33 @@ class Engine:
         """Whether the blocks of a sequence have a row for the token after this one."""
         return chunk.length < min(len(chunk.blocks) * BLOCK, self.max_tokens)
 
-    def _entry(self, tokens: int, sequences: int, *, decode: bool) -> Entry:
-        """The smallest entry for these numbers of tokens and sequences."""
-        entries = (entry for entry in self.interface.entries if entry.decode is decode)
+    def _entry(self, tokens: int, sequences: int, *, decode: bool, proposals: bool = False) -> Entry:
+        """The smallest entry for these numbers of tokens and sequences; with `proposals`, one that does not store the
+        recurrent states after them."""
+        decode = decode and not proposals
+        entries = (entry for entry in self.interface.entries if entry.decode is decode and entry.proposals >= proposals)
         fitting = [each for each in entries if each.num_tokens >= tokens and each.num_sequences >= sequences]
         return min(fitting, key=lambda each: (each.num_tokens, each.num_sequences))
 
     def _step(self, parts: Sequence[Part], *, decode: bool) -> list[Results]:
         self._check_open()
-        entry = self._entry(sum(len(part.tokens) for part in parts), len(parts), decode=decode)
+        counts = [len(part.processed) for part in parts]
+        count = sum(counts)
+        proposals = self.recurrent and any(part.certain is not None for part in parts)
+        entry = self._entry(count, len(parts), decode=decode and count == len(parts), proposals=proposals)
         step = make_step(list(map(chunk_of, parts)), entry, self.interface) | inputs_of(entry, parts)
         results = self.executor.step(entry.name, step)
         for part in parts:
             self._taken(part)
-        return self._split(parts, results)
+        return self._split(parts, counts, results)
 
     def _taken(self, part: Part) -> None:
         """Records the tokens that a step has written."""
         cached = part.cached
         cached.tokens += part.tokens
-        cached.longest = max(cached.longest, len(cached.tokens))
-        if part.final:
+        cached.again = len(part.tokens) - part.certain if self.recurrent and part.certain is not None else 0
+        cached.longest = max(cached.longest, len(cached.tokens) - cached.again)
+        if part.certain is None:
             self._publish(cached, part.total)
 
     def _publish(self, cached: Cached, total: int) -> None:
@@ -237,9 +259,10 @@ class Engine:
         before = cached.digests[-1] if full else first.encode()
         return block_digest(before, tokens[full * BLOCK : (full + 1) * BLOCK])
 
-    def _split(self, parts: Sequence[Part], results: Mapping[str, np.ndarray]) -> list[Results]:
-        """The rows of each part: of hidden states a row for each token, of logits as the program returns them."""
-        ends = np.cumsum([len(part.tokens) for part in parts]).tolist()
+    def _split(self, parts: Sequence[Part], counts: Sequence[int], results: Mapping[str, np.ndarray]) -> list[Results]:
+        """The rows of each part, of which the step processed so many tokens: of hidden states a row for each of its own
+        tokens, of logits as the program returns them."""
+        ends = np.cumsum(counts).tolist()
         spans = [slice(end - len(part.tokens), end) for part, end in zip(parts, ends, strict=True)]
         logits = results["logits"].astype(np.float32)
         rows = spans if self.interface.all_logits else [slice(index, index + 1) for index in range(len(parts))]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bringup.compile.bundle.folder import TOKENIZER
+from bringup.compile.program.export_options import checked_tokens
 from bringup.compile.program.program import Interface
 from bringup.compile.runtime.opening import Opened
 from bringup.compile.runtime.proposals import HiddenProposer, Proposer, TokenProposer
@@ -34,6 +35,8 @@ def proposer_of(main: Session, draft: Session, count: int) -> Proposer:
     inputs = draft.interface.entries[-1].token_inputs
     if not inputs:
         return TokenProposer(draft)
+    if draft.interface.recurrent:
+        raise _unfit("the draft has recurrent layers, and reads hidden states", "use a draft that reads tokens alone")
     if [spec.name for spec in inputs] not in ([HIDDEN], [HIDDEN, OWN]):
         names = ", ".join(f"`{spec.name}`" for spec in inputs)
         raise _unfit(f"the draft reads {names}; only `{HIDDEN}` and `{OWN}` are known", "call its session yourself")
@@ -54,10 +57,12 @@ def check_batches(main: Opened, draft: Opened, count: int) -> None:
 def _check_rewind(model: Interface, name: str, count: int) -> None:
     """Raises BU049 if tokens that are not accepted could not be removed from the states of a model or a draft."""
     most = model.rewindable
-    if most == 0:
-        raise _unfit(
-            f"{name} has recurrent layers: no token can be removed from their states", "decode without a draft"
-        )
+    if model.recurrent:
+        tokens = max((each.num_tokens // each.num_sequences for each in model.entries if each.proposals), default=1)
+        if tokens >= checked_tokens(count, recurrent=True):
+            return
+        message = f"{name} has recurrent layers, whose states exclude {(tokens - 1) // 2} proposals, not {count}"
+        raise _unfit(message, f"compile it with --draft-tokens {count}")
     if most is not None and count > most:
         raise _unfit(f"{name} can remove {most} tokens, not {count}, from its states", f"use --draft-tokens {most}")
 

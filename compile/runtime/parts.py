@@ -22,8 +22,9 @@ class Cached:
 
     `digests` are those of its full blocks. `outgrown` is the number of the manifest's `recompute_lengths` that the
     sequence exceeds; keys computed for one number do not match queries of another. `longest` is the largest number of
-    tokens that it has had. `slot` is that of its LoRA, -1 for none, and `lora` the LoRA's number: blocks of different
-    LoRAs cannot be shared.
+    tokens that it has had. `again` is the number of its last tokens that recurrent states do not contain: they were
+    proposals when they were processed, and the next step processes them again. `slot` is that of its LoRA, -1 for none,
+    and `lora` the LoRA's number: blocks of different LoRAs cannot be shared.
     """
 
     row: int
@@ -31,6 +32,7 @@ class Cached:
     lora: int | None = None
     outgrown: int = 0
     longest: int = 0
+    again: int = 0
     tokens: list[int] = field(default_factory=list[int])
     blocks: list[int] = field(default_factory=list[int])
     digests: list[bytes] = field(default_factory=list[bytes])
@@ -39,15 +41,21 @@ class Cached:
 class Part(NamedTuple):
     """The tokens of one sequence that a step processes, with the model's further inputs (a row for each token).
 
-    `total`: tokens of the sequence after the complete prompt that these belong to. Tokens that are not `final` may be
-    removed again: the sequence is `settle`d before its next step.
+    `total`: tokens of the sequence after the complete prompt that these belong to. Tokens after the first `certain` are
+    proposals, which may be removed again: the sequence is `settle`d before its next step. None: there are none.
     """
 
     cached: Cached
     tokens: Sequence[int]
     total: int
     inputs: Mapping[str, np.ndarray] = NO_INPUTS
-    final: bool = True
+    certain: int | None = None
+
+    @property
+    def processed(self) -> list[int]:
+        """All tokens that the step processes: those that must be processed again, and `tokens`."""
+        cached = self.cached
+        return [*cached.tokens[len(cached.tokens) - cached.again :], *self.tokens]
 
 
 class Results(NamedTuple):
@@ -60,7 +68,9 @@ class Results(NamedTuple):
 def chunk_of(part: Part) -> Chunk:
     """The tokens of a sequence in a step, with their blocks."""
     cached, length = part.cached, len(part.cached.tokens) + len(part.tokens)
-    return Chunk(list(part.tokens), len(cached.tokens), cached.blocks[: -(-length // BLOCK)], cached.row, part.total)
+    certain = None if part.certain is None else cached.again + part.certain
+    first, blocks = len(cached.tokens) - cached.again, cached.blocks[: -(-length // BLOCK)]
+    return Chunk(part.processed, first, blocks, cached.row, part.total, certain)
 
 
 def inputs_of(entry: Entry, parts: Sequence[Part]) -> dict[str, np.ndarray]:

@@ -54,9 +54,14 @@ class TokenProposer:
         draft.resume(tokens)  # removes what was not accepted
         rest = tokens[len(draft.tokens) :]
         logits = [draft.decode(each) for each in rest][-1] if len(rest) <= DECODED else draft.begin(tokens, resume=True)
-        found = [propose(logits)]
+        found, certain = [propose(logits)], len(draft.tokens)
         while len(found) < count:
-            found.append(propose(draft.decode(found[-1].token)))
+            if draft.interface.recurrent:  # its states cannot be rewound, so they never contain proposals
+                logits = draft.check([], [each.token for each in found])[-1]
+                draft.rewind(certain)
+            else:
+                logits = draft.decode(found[-1].token)
+            found.append(propose(logits))
         return found
 
     def accepted(self, count: int) -> None: ...

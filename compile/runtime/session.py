@@ -21,7 +21,7 @@ from bringup.compile.runtime.parts import Cached, Part, Results
 from bringup.compile.runtime.request import task_id
 from bringup.compile.runtime.sampling import check_drawn, check_sampling, draw_of, next_token
 from bringup.compile.runtime.stats import Stats
-from bringup.compile.runtime.token_ids import check_context, check_input, check_vocabulary, integers
+from bringup.compile.runtime.token_ids import check_context, check_input, check_inputs, check_vocabulary, integers
 from bringup.diagnostics import fail
 
 if TYPE_CHECKING:
@@ -164,14 +164,20 @@ class Session:
         self.turn += 1
         return self._process(self._checked(tokens, inputs), inputs)
 
+    def check(self, tokens: Sequence[int], proposals: Sequence[int]) -> np.ndarray:
+        """As `prefill`, in one step, and with proposals of a draft, which `rewind` can then remove."""
+        self.turn += 1
+        return self._process(self._checked([*tokens, *proposals], {}), {}, certain=len(tokens))
+
     def decode(self, token: SupportsIndex, **inputs: np.ndarray) -> np.ndarray:
         """One more token: its logits, float32 [V]. Raises as `prefill` does."""
         self.turn += 1
         return self._process(self._checked([token], inputs), inputs, decode=True)[0]
 
     def _process(
-        self, tokens: list[int], inputs: Mapping[str, np.ndarray], *, decode: bool = False, last: bool = False
-    ) -> np.ndarray:
+        self, tokens: list[int], inputs: Mapping[str, np.ndarray], *,
+        decode: bool = False, last: bool = False, certain: int | None = None,
+    ) -> np.ndarray:  # fmt: skip
         """The logits that the program returns, [R, V]; with `last`, only those of the last token."""
         held = self._cached.tokens
         total = len(held) + len(tokens)
@@ -180,11 +186,14 @@ class Session:
             return self._recompute(tokens, inputs, last=last)
         self._cached.outgrown = outgrown
         results: list[Results] = []
+        with self._reserved(Part(self._cached, [], total)):
+            self._engine.catch_up(self._cached, len(tokens))
         at = 0
         while at < len(tokens):
-            end = at + (1 if decode else min(len(tokens) - at, self._engine.prefill_size(len(tokens) - at)))
+            left = len(tokens) - at
+            end = at + (1 if decode else left if certain is not None else min(left, self._engine.prefill_size(left)))
             rows = {name: array[at:end] for name, array in inputs.items()}
-            found = self._step(Part(self._cached, tokens[at:end], total, rows), decode=decode)
+            found = self._step(Part(self._cached, tokens[at:end], total, rows, certain), decode=decode)
             results.append(found._replace(logits=found.logits[-1:].copy()) if last else found)
             at = end
         self.hidden = {name: np.concatenate([each.hidden[name] for each in results]) for name in results[0].hidden}
@@ -263,7 +272,7 @@ class Session:
     def _next(self, token: int, temperature: float, top_p: float, random: np.random.Generator, top_k: int) -> int:
         """Processes a token, and samples the next one, on the device if the executor supports it."""
         total = len(self._cached.tokens) + 1
-        if not self._engine.can_draw(1) or self._engine.outgrown(total) != self._cached.outgrown:
+        if not self._engine.can_draw([self._cached]) or self._engine.outgrown(total) != self._cached.outgrown:
             return next_token(self._process([token], {}, decode=True)[0], temperature, top_p, random, top_k)
         draw = draw_of(temperature, top_p, random, top_k)
         with self._reserved(Part(self._cached, [token], total)) as part:
@@ -276,10 +285,7 @@ class Session:
         check_vocabulary(tokens, self.manifest["vocab_size"])
         check_context(len(self._cached.tokens) + len(tokens), self.max_seq_len)
         wanted = {spec.name: (len(tokens), *spec.shape[1:]) for spec in self.interface.entries[-1].token_inputs}
-        if (found := {name: np.shape(array) for name, array in inputs.items()}) != wanted:
-            raise fail(
-                "BU029", f"inputs {found or 'none'}: this model needs {wanted or 'none'} with {len(tokens)} tokens"
-            )
+        check_inputs({name: np.shape(array) for name, array in inputs.items()}, wanted, len(tokens))
         return tokens
 
 

@@ -112,7 +112,9 @@ class Speculative:
         total = len(sequence)
         count = min(self.draft_tokens, left - 1, main.uniform(total), proposer.uniform(total))
         proposed = proposer.propose(sequence, count, sampler.propose) if count > 0 else []
-        new = sampler.accept(main.prefill([sequence[-1], *(each.token for each in proposed)]), proposed)
+        last = sequence[-1:]
+        logits_RV = main.check(last, [each.token for each in proposed]) if proposed else main.prefill(last)
+        new = sampler.accept(logits_RV, proposed)
         accepted = len(new) - 1
         new = new[: next((place for place, token in enumerate(new, 1) if token in ends), None)]
         rewound = not proposed or main.rewind(total - 1 + len(new))

@@ -1,9 +1,9 @@
-"""Validates the token ids of callers."""
+"""Validates the token ids of callers, and the inputs that go with them."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import SupportsIndex
 
 from bringup.diagnostics import fail
@@ -39,6 +39,12 @@ def check_input(count: int, limit: int | None) -> None:
     if limit is not None and count > limit:
         message = f"{count} tokens are more than the bundle's longest prompt of {limit}"
         raise fail("BU016", message, help="compile with a larger --max-input-len")
+
+
+def check_inputs(found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]], count: int) -> None:
+    """Raises BU029 for inputs of `count` tokens whose shapes are not those that the model needs."""
+    if found != wanted:
+        raise fail("BU029", f"inputs {found or 'none'}: this model needs {wanted or 'none'} with {count} tokens")
 
 
 def check_context(count: int, context: int) -> None:

@@ -22,10 +22,13 @@ class Step:
     blocks of each sequence, in order of positions (entries beyond the end of a sequence are any valid number); rows[B]:
     the row of the per-sequence caches; lengths[B]: tokens of each sequence in the cache after this step; totals[B]:
     tokens after the complete prompt, of which this step may process a part (for rope that depends on the length of a
-    sequence).
+    sequence); certain[B]: how many of the tokens of each sequence are final, see `proposals`.
 
-    Two fields are static, because the traced entry point determines them. `decode`: each sequence has exactly one
+    Three fields are static, because the traced entry point determines them. `decode`: each sequence has exactly one
     token, so N = B and token b is that of sequence b. `contiguous`: there is one sequence, and its blocks are 0, 1, ….
+    `proposals`: the tokens of a sequence after its first certain[b] are proposals of a draft, which may be removed. The
+    per-sequence caches then contain the state after the certain ones, and are unchanged if there are none (zeros, or
+    anything, if the sequence begins in this step). Without `proposals`, all tokens are certain.
     """
 
     tokens: Tensor
@@ -36,8 +39,10 @@ class Step:
     rows: Tensor
     lengths: Tensor
     totals: Tensor
+    certain: Tensor
     decode: bool = field(default=False, kw_only=True)
     contiguous: bool = field(default=False, kw_only=True)
+    proposals: bool = field(default=False, kw_only=True)
 
     @property
     def num_sequences(self) -> int:
@@ -65,15 +70,19 @@ class Step:
         starting_B = self.lengths <= self.starts[1:] - self.starts[:-1]
         return state[self.rows].masked_fill(starting_B.view(-1, *[1] * (state.dim() - 1)), 0.0)
 
+    def num_certain(self) -> Tensor:
+        """The number of tokens of each sequence after which its state is stored, int64 [B]."""
+        return self.certain if self.proposals else self.starts[1:] - self.starts[:-1]
+
 
 # The tensors of a step in the order of a program's arguments; only `block_table` has a size that is not static.
-FIELDS = ("tokens", "positions", "slots", "starts", "block_table", "rows", "lengths", "totals")
+FIELDS = ("tokens", "positions", "slots", "starts", "block_table", "rows", "lengths", "totals", "certain")
 
 
 def step_shapes(num_tokens: int, num_sequences: int, num_blocks: int) -> dict[str, tuple[int, ...]]:
     """The shape of each of `FIELDS`; `num_blocks` is P."""
     n, b = (num_tokens,), (num_sequences,)
-    shapes = (n, n, n, (num_sequences + 1,), (num_sequences, num_blocks), b, b, b)
+    shapes = (n, n, n, (num_sequences + 1,), (num_sequences, num_blocks), b, b, b, b)
     return dict(zip(FIELDS, shapes, strict=True))
 
 

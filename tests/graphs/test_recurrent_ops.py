@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import pytest
 import torch
@@ -19,22 +20,28 @@ from bringup.graphs.ops.recurrent.state_space import state_space
 
 ROWS = 4  # of the states; the last is for padding
 LENGTHS = (150, 37)  # tokens of each sequence
-# The tokens of both sequences in each step, and the number of tokens that it is padded to; 0 of 2 decodes.
-STEPS = (((100, 20), 200), ((2, 0), 8), ((47, 14), 61), ((0, 1), 1), ((0, 1), 5), ((1, 1), 0))
+# The tokens of both sequences in each step, and the number of tokens that it is padded to; 0 of 2 decodes. Then the
+# number of those that are no proposals: the next step processes the others again.
+STEPS = (
+    *(((100, 20), 200, (97, 1)), ((6, 22), 30, (5, 0))),
+    *(((47, 33), 80, None), ((0, 1), 1, None), ((0, 1), 5, None), ((1, 1), 0, None)),
+)
 
 
 def steps(order: Sequence[int]) -> list[tuple[Step, dict[int, slice]]]:
     """Each step, with the tokens of each sequence in it; `order` are the sequences' rows of the states."""
     done, found = [0, 0], []
-    for counts, size in STEPS:
+    for counts, size, certain in STEPS:
         chunks, taken = [], {}
         for index, count in enumerate(counts):
             if count:
-                chunks.append(Chunk([0] * count, done[index], range(9), order[index], LENGTHS[index]))
+                stored = certain[index] if certain else None
+                chunks.append(Chunk([0] * count, done[index], range(9), order[index], LENGTHS[index], stored))
                 taken[index] = slice(done[index], done[index] + count)
-                done[index] += count
+                done[index] += count if stored is None else stored
         arrays = packed(chunks, size or 3, 3, 9, ROWS - 1)
-        found.append((Step(**{name: torch.from_numpy(each) for name, each in arrays.items()}, decode=not size), taken))
+        fields = {name: torch.from_numpy(each) for name, each in arrays.items()}
+        found.append((Step(**fields, decode=not size, proposals=certain is not None), taken))
     assert tuple(done) == LENGTHS
     return found
 
@@ -42,8 +49,8 @@ def steps(order: Sequence[int]) -> list[tuple[Step, dict[int, slice]]]:
 def run(
     op: Callable[[Step, list[Tensor]], Tensor], inputs: Sequence[list[Tensor]], order: Sequence[int]
 ) -> list[Tensor]:
-    """The results of each sequence, from steps whose padding has large values."""
-    results: list[list[Tensor]] = [[], []]
+    """The results of each sequence, from steps whose padding has large values. Those of proposals are repeated."""
+    results: list[list[tuple[slice, Tensor]]] = [[], []]
     for step, taken in steps(order):
         size = step.tokens.shape[0]
         packed_inputs = []
@@ -53,9 +60,15 @@ def run(
             packed_inputs.append(torch.cat((rows, padding)))
         out, start = op(step, packed_inputs), 0
         for index, part in taken.items():
-            results[index].append(out[start : start + part.stop - part.start])
+            results[index].append((part, out[start : start + part.stop - part.start]))
             start += part.stop - part.start
-    return [torch.cat(parts) for parts in results]
+    found = []
+    for parts in results:
+        whole = torch.cat([rows[: after.start - part.start] for (part, rows), (after, _) in pairwise(parts)])
+        found.append(torch.cat((whole, parts[-1][1])))
+        for part, rows in parts:
+            torch.testing.assert_close(rows, found[-1][part], rtol=1e-5, atol=2e-5)
+    return found
 
 
 @pytest.mark.parametrize("order", [(0, 1), (2, 0)])

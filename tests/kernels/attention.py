@@ -82,7 +82,7 @@ def data_of(case: Case) -> Data:
     step = {
         **{"tokens": np.zeros(tokens), "slots": np.zeros(tokens), "starts": starts, "block_table": table, "rows": rows},
         **{"positions": np.concatenate([*positions, np.zeros(case.padding)])},
-        **{"lengths": np.array(case.lengths), "totals": np.array(case.lengths)},
+        **{"lengths": np.array(case.lengths), "totals": np.array(case.lengths), "certain": np.array(counts)},
     }
     arrays |= {f"step:{name}": step[name].astype(np.int64) for name in FIELDS}
     if case.has_sinks:
@@ -114,7 +114,12 @@ def _graph(case: Case, arrays: dict[str, np.ndarray]) -> OpGraph:
     arguments: dict[str, Argument] = {
         **{"q_NHK": q, "k_SGK": whole(buffers["k"]), "v_SGV": whole(buffers["v"])},
         **{f"step_{name}": whole(buffers[f"step:{name}"]) for name in FIELDS},
-        **{"step_decode": case.decode, "step_contiguous": case.contiguous, "scale": case.channels**-0.5},
+        **{
+            "step_decode": case.decode,
+            "step_contiguous": case.contiguous,
+            "step_proposals": False,
+            "scale": case.channels**-0.5,
+        },
         **{"window": case.window, "ring": case.ring, "softcap": case.softcap},
         **optional,
     }

@@ -23,7 +23,7 @@ def step_of(lengths: list[int], new: list[int], padding: int, blocks: int) -> di
     step = {
         **{"tokens": np.zeros(tokens), "slots": np.zeros(tokens), "starts": np.cumsum([0, *new]), "block_table": table},
         **{"positions": np.concatenate([*positions, np.zeros(padding)]), "rows": np.arange(len(lengths))},
-        **{"lengths": np.array(lengths), "totals": np.array(lengths)},
+        **{"lengths": np.array(lengths), "totals": np.array(lengths), "certain": np.array(new)},
     }
     return {f"step_{name}": step[name].astype(np.int64) for name in FIELDS}
 

@@ -46,7 +46,7 @@ def test_it_is_that_of_float64(lengths, new, padding, chosen, dtype, capability)
         arrays["selected_NL"][:, 0] = True
     arrays["out"] = np.full((tokens, HEADS, V_), np.nan, kind)
     decode = new == [1] * len(new) and not padding
-    settings = {"step_decode": decode, "step_contiguous": False, "scale": 0.1}
+    settings = {"step_decode": decode, "step_contiguous": False, "step_proposals": False, "scale": 0.1}
     found = result(node_graph("latent_attention", arrays, settings), arrays, capability)
     wide = {name: np.asarray(arrays[name], np.float64) for name in sizes}
     q = np.concatenate([wide["q_NHn"], wide["q_NHp"]], -1)
@@ -90,7 +90,7 @@ def test_scores_of_keys(dtype, decode, capability):
         **step,
         "out": np.full((tokens, keys), np.nan, np.float32),
     }
-    settings = {"step_decode": decode, "step_contiguous": False}
+    settings = {"step_decode": decode, "step_contiguous": False, "step_proposals": False}
     found = result(node_graph("index_scores", arrays, settings), arrays, capability)
     sequences = np.repeat(np.arange(len(new)), new)
     q, k = (np.asarray(arrays[name], np.float64) for name in ("q_NHD", "k_BLD"))

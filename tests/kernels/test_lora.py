@@ -23,7 +23,7 @@ def stepped(f: Function, *, decode: bool) -> dict[str, View | bool]:
         f"step_{name}": f.array(f"step:{name}", fields.get(name, np.zeros(3)).astype(np.int64), "int64", "step")
         for name in FIELDS
     }
-    return {**views, "step_decode": decode, "step_contiguous": False}
+    return {**views, "step_decode": decode, "step_contiguous": False, "step_proposals": False}
 
 
 def near(f: Function, *names: str, within: float = 2e-6) -> None:

@@ -22,7 +22,7 @@ def test_rows_of_a_cache_are_in_order(contiguous: bool) -> None:
     cache = np.random.default_rng(1).standard_normal(((len(lengths) * blocks + 1) * BLOCK, 1, 7)).astype(np.float16)
     out = np.full((len(lengths), blocks * BLOCK, 1, 7), np.nan, np.float16)
     arrays = {"cache_SGK": cache, **step, "out": out}
-    settings = {"step_decode": True, "step_contiguous": contiguous, "ring": None}
+    settings = {"step_decode": True, "step_contiguous": contiguous, "step_proposals": False, "ring": None}
     found = run(node_graph("cached_rows", arrays, settings), arrays, threads=3).read("out")
     for sequence, length in enumerate(lengths):
         at = np.arange(length)
@@ -45,7 +45,7 @@ def test_scores_of_keys(stage: str, dtype: str) -> None:
     }
     for sequence, length in enumerate(lengths):
         arrays["k_BLD"][sequence, length:] = np.nan
-    settings = {"step_decode": stage == "decode", "step_contiguous": False}
+    settings = {"step_decode": stage == "decode", "step_contiguous": False, "step_proposals": False}
     sequences = np.repeat(np.arange(len(new)), new)
     q, k = (np.asarray(arrays[name], np.float64) for name in ("q_NHD", "k_BLD"))
     products = np.einsum("nhd,nld->nhl", q[: sum(new)], k[sequences])

@@ -36,7 +36,9 @@ def test_each_token_has_the_lora_of_its_sequence(op: str, stage: str, dtype: str
         if slot >= 0:
             own = weight[slot].astype(np.float64)
             wanted[token] = x[token].astype(np.float64) @ (own.T if shrinks else own)
-    graph = node_graph(op, arrays, {"step_decode": stage == "decode", "step_contiguous": False})
+    graph = node_graph(
+        op, arrays, {"step_decode": stage == "decode", "step_contiguous": False, "step_proposals": False}
+    )
     for threads in (1, 3, 64):
         assert relative(run(graph, arrays, machine, threads).read("out"), wanted) <= TOLERANCES[dtype]
 
@@ -55,7 +57,9 @@ def test_look_ups_are_products_with_rows_of_a_unit_matrix(stage: str) -> None:
     for token, slot in enumerate(np.repeat(slots, new)):
         if slot >= 0:
             wanted[token] = weight[slot, :, numbers[token]]
-    graph = node_graph("lora_lookup", arrays, {"step_decode": stage == "decode", "step_contiguous": False})
+    graph = node_graph(
+        "lora_lookup", arrays, {"step_decode": stage == "decode", "step_contiguous": False, "step_proposals": False}
+    )
     for threads in (1, 3, 64):
         np.testing.assert_array_equal(run(graph, arrays, "host", threads).read("out"), wanted)
 

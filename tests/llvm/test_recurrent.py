@@ -29,8 +29,8 @@ def check(op: Callable[..., Tensor], inputs: Callable[[int], list[Tensor]], stat
         values = inputs(step.tokens.shape[0])
         fields = [getattr(step, name) for name in FIELDS]
 
-        def function(state: Tensor, *given: Tensor, decode: bool = step.decode) -> Any:
-            own = Step(*given[-len(FIELDS) :], decode=decode)
+        def function(state: Tensor, *given: Tensor, like: Step = step) -> Any:
+            own = Step(*given[-len(FIELDS) :], decode=like.decode, proposals=like.proposals)
             return op(*given[: -len(FIELDS)], state, own)
 
         with using(OpLowering(opaque=OPAQUE)):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bringup.compile.program.export_options import checked_tokens
 from bringup.compile.program.program import Entry, Interface, StateSpec
 from bringup.compile.runtime.batch import Batch
 from bringup.compile.runtime.opening import Opened
@@ -45,6 +46,7 @@ class Exact:
 
     def reset(self) -> None:
         self.rows = np.full((self.interface.num_blocks * BLOCK, 2), NONE)
+        self.recurrent: dict[int, list[tuple[int, int]]] = {}  # by row of the states: all tokens that it contains
 
     def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         found = self.interface.entry(entry)
@@ -65,12 +67,26 @@ class Exact:
             assert step["slots"][starts[b + 1] - 1] == slots[-1]
             rows = self.rows[slots]
             assert (rows >= 0).all(), "a row is read that nobody wrote"
+            if self.interface.recurrent:
+                rows = self.seen_by_state(found, step, b)
             if every:
                 for n in range(starts[b], starts[b + 1]):
                     logits[n] = logits_of(rows[: step["positions"][n] + 1].tolist())
             else:
                 logits[b] = logits_of(rows.tolist())
         return {"logits": logits}
+
+    def seen_by_state(self, entry: Entry, step: Mapping[str, np.ndarray], b: int) -> np.ndarray:
+        """The tokens that the state of a sequence contains, and those of the step; it then contains all that are no
+        proposals."""
+        first, end = step["starts"][b : b + 2]
+        before = self.recurrent[int(step["rows"][b])] if step["lengths"][b] > end - first else []
+        assert len(before) == step["positions"][first], "the state contains other tokens than those before"
+        total = self.seen(int(step["totals"][b]))
+        rows = [*before, *((token, total) for token in step["tokens"][first:end].tolist())]
+        stored = step["certain"][b] if entry.proposals else end - first
+        self.recurrent[int(step["rows"][b])] = rows[: len(before) + stored]
+        return np.array(rows)
 
     def states(self) -> dict[str, np.ndarray]:
         return {"rows": self.rows.copy()}
@@ -79,12 +95,13 @@ class Exact:
         raise NotImplementedError
 
 
-def entry(tokens: int, sequences: int, *, decode: bool) -> Entry:
+def entry(tokens: int, sequences: int, *, decode: bool, proposals: bool = False) -> Entry:
     name = "decode" if decode else f"prefill_{tokens}"
     name = name if sequences == 1 else f"{name}_{sequences}"
     return Entry(
-        name=name, num_tokens=tokens, num_sequences=sequences, decode=decode, contiguous=False, calls=(), outputs={}
-    )
+        name=name, num_tokens=tokens, num_sequences=sequences, decode=decode, contiguous=False, proposals=proposals,
+        calls=(), outputs={},
+    )  # fmt: skip
 
 
 def new_batch(*given: Any, **words: Any) -> Batch:
@@ -95,12 +112,15 @@ def new_batch(*given: Any, **words: Any) -> Batch:
 def new_opened(
     sequences: int = 4, blocks: int = 16, context: int = 256, sizes: Sequence[int] = (32, 128),
     recompute: Sequence[int] = (), varies: int | None = None, kind: str = "paged", *, all_logits: bool = False,
+    proposals: int = 0,
 ) -> Opened:  # fmt: skip
-    """A bundle for so many sequences over so many blocks."""
+    """A bundle for so many sequences over so many blocks. One with recurrent states checks `proposals`."""
     counts = [1 << power for power in range(sequences.bit_length()) if 1 << power < sequences] + [sequences]
     interface = Interface(
         functions=(),
         entries=(
+            *(entry(count * checked_tokens(proposals, True), count, decode=False, proposals=True)
+              for count in counts if proposals and kind == "sequence"),
             *(entry(size, count, decode=False) for count in sorted({1, sequences}) for size in sizes),
             *(entry(count, count, decode=True) for count in counts),
         ),
@@ -111,7 +131,8 @@ def new_opened(
         block_size=BLOCK,
         num_blocks=blocks + 1,
         num_rows=sequences + 1,
-    )
+        rewindable=0 if kind == "sequence" else None,
+    )  # fmt: skip
     manifest = {
         "max_seq_len": context,
         "vocab_size": VOCABULARY,
@@ -131,10 +152,11 @@ def new_session(
     recompute: Sequence[int] = (),
     varies: int | None = None,
     all_logits: bool = True,
+    **words: Any,
 ) -> Session:
     """A session of such a program, with logits of every token."""
     blocks = -(-context // BLOCK)
-    return Session(new_opened(1, blocks, context, sizes, recompute, varies, all_logits=all_logits))
+    return Session(new_opened(1, blocks, context, sizes, recompute, varies, all_logits=all_logits, **words))
 
 
 def depends_on(total: int, recompute: Sequence[int], varies: int | None) -> int:
@@ -143,9 +165,9 @@ def depends_on(total: int, recompute: Sequence[int], varies: int | None) -> int:
 
 
 def expected(
-    request: Request, *, context: int = 256, recompute: Sequence[int] = (), varies: int | None = None
+    request: Request, *, context: int = 256, recompute: Sequence[int] = (), varies: int | None = None, **_: Any
 ) -> list[int]:
-    """The tokens of a request alone, by the definition of each part: no cache, no steps."""
+    """The tokens of a request alone, by the definition of each part: no cache, no steps, whatever a program stores."""
     prompt = list(map(int, request.tokens))
     tokens, new = list(prompt), []
     random = np.random.default_rng(request.seed)

@@ -1,8 +1,12 @@
-"""Sequences of a model with recurrent layers: a state is that of its own sequence, and is never rewound."""
+"""Sequences of a model with recurrent layers: a state is that of its own sequence, and is never rewound.
+
+With a draft it never contains a proposal that may be removed.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,20 +16,31 @@ from click.testing import CliRunner
 import bringup
 from bringup.cli.main import cli
 from bringup.compile.estimate.sizes import dry_run
+from bringup.compile.program.assemble import trace_entry
+from bringup.compile.program.export_options import layout_of
+from bringup.compile.program.program import EntryPoint
+from bringup.compile.program.trace import tracer_of
+from bringup.compile.runtime.acceptance import Proposal, Sampler
 from bringup.compile.runtime.batch import Batch
+from bringup.compile.runtime.drafts import open_drafts
 from bringup.compile.runtime.opening import Opened
 from bringup.compile.runtime.speculative import Speculative
 from bringup.diagnostics import BringupError
+from bringup.graphs.llama import LlamaConfig
 from tests.runtime import recurrent
 from tests.runtime.test_batch import alone, finish
+from tests.schedule.test_refused import Sums
 
 TOKENS = np.random.default_rng(3).integers(0, recurrent.VOCAB, 240).tolist()
+K = 4
 TARGETS = [pytest.param("torch", marks=pytest.mark.slow), "cpu"]
 
 
 @pytest.fixture(scope="module", params=TARGETS)
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return recurrent.compiled(tmp_path_factory.mktemp(request.param) / "b", request.param, max_batch_size=4)
+    return recurrent.compiled(
+        tmp_path_factory.mktemp(request.param) / "b", request.param, max_batch_size=4, draft_tokens=K
+    )
 
 
 @pytest.fixture(scope="module")
@@ -100,17 +115,44 @@ def test_a_sequence_that_begins_ignores_what_is_in_its_row(bundle: Path) -> None
     assert np.array_equal(session.prefill(TOKENS[:40]), expected)
 
 
+@pytest.mark.parametrize("period", [0, 3])
+def test_a_draft(opened: Opened, bundle: Path, period: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model is its own draft, and right, or wrong at every `period`th proposal."""
+    given, count, propose = [replace(each, temperature=0.0) for each in requests(6)], 0, Sampler.propose
+
+    def proposed(sampler: Sampler, logits: np.ndarray) -> Proposal:
+        nonlocal count
+        count += 1
+        return propose(sampler, np.roll(logits, period > 0 and count % period == 0))
+
+    monkeypatch.setattr(Sampler, "propose", proposed)
+    opened.executor.reset()
+    batch = Batch(opened, None, open_drafts(opened, bundle, K))
+    assert finish(batch, given, 3) == alone(opened, given)
+    assert batch.drafts
+    assert (batch.drafts.stats.acceptance_rate == 1.0) is (period == 0)
+
+
+def test_an_operation_that_would_store_proposals() -> None:
+    """One of a user that writes its state after all tokens of a step; the test of the schedule has such a graph."""
+    point = EntryPoint(num_tokens=9, num_sequences=1, decode=False, contiguous=True, proposals=True)
+    graph = Sums(LlamaConfig.from_hf(recurrent.CONFIG))
+    layout = layout_of(graph, 64, (32,), draft_tokens=4)
+    assert point in layout.entries
+    with pytest.raises(BringupError, match=r"BU304.*prologue` would store recurrent states after proposals"):
+        trace_entry(layout, point, tracer_of(graph, layout, source_lines=False, fixed_sizes=True))
+
+
 @pytest.mark.slow
-def test_drafts_are_refused(bundle: Path, tmp_path: Path) -> None:
-    """Tokens that are not accepted would stay in the states of the model, or of the draft."""
-    with pytest.raises(BringupError, match=r"BU024.*recurrent layers cannot check tokens of a draft"):
-        recurrent.compiled(tmp_path / "b", "torch", draft_tokens=4)
+def test_drafts_that_do_not_fit(bundle: Path, tmp_path: Path) -> None:
+    """Proposals would stay in the states of the model, or of the draft."""
     plain = bringup.open_job("llama", "dummy", config=recurrent.CONFIG)
-    main = bringup.build(plain, out=tmp_path / "main", target="torch", buckets=(32,), draft_tokens=4)
-    with pytest.raises(BringupError, match=r"BU049.*the draft has recurrent layers"):
-        Speculative(bringup.load(main), bringup.load(bundle), 2)
+    main = bringup.build(plain, out=tmp_path / "main", target="torch", buckets=(32,), draft_tokens=5)
+    message = r"BU049.*the draft has recurrent layers.*exclude 4 proposals, not 5\n.*with --draft-tokens 5"
+    with pytest.raises(BringupError, match=message):
+        Speculative(bringup.load(main), bringup.load(bundle), 5)
     every = recurrent.compiled(tmp_path / "every", "torch", all_logits=True)
-    with pytest.raises(BringupError, match=r"BU049.*every` has recurrent layers"):
+    with pytest.raises(BringupError, match=r"BU049.*every` has recurrent layers.*exclude 0 proposals, not 2"):
         Speculative(bringup.load(every), bringup.load(main), 2)
 
 

@@ -24,9 +24,11 @@ from tests.runtime.exact import VOCABULARY, expected, new_session
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 K = 4
+RECURRENT = {"kind": "sequence", "proposals": K}
 # What the states of a token depend on besides the tokens: nothing; LongRoPE; dynamic rope; both lengths in one step.
+# Then states of a sequence that each of its tokens changes.
 ROPES: dict[str, dict[str, Any]] = {
-    "fixed": {}, "longrope": {"recompute": (70, 73)}, "dynamic": {"varies": 75},
+    "fixed": {}, "longrope": {"recompute": (70, 73)}, "dynamic": {"varies": 75}, "recurrent": RECURRENT,
 }  # fmt: skip
 
 
@@ -145,9 +147,10 @@ def test_an_end_of_sequence_among_accepted_tokens() -> None:
         assert list(pair.main.tokens) == list(plain.tokens) == PROMPT + wanted[:-1]
 
 
-def test_a_conversation_resumes() -> None:
+@pytest.mark.parametrize("rope", ["fixed", "recurrent"])
+def test_a_conversation_resumes(rope: str) -> None:
     """Both models keep the common prefix of the next prompt."""
-    pair, tokens = Speculative(new_session(), new_session(), K), list(PROMPT)
+    pair, tokens = Speculative(new_session(**ROPES[rope]), new_session(**ROPES[rope]), K), list(PROMPT)
     for turn in range(4):
         wanted = expected(Request(tokens, max_new_tokens=13))
         assert list(pair.generate(tokens, max_new_tokens=13, resume=True)) == wanted

@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from transformers import Gemma3TextConfig, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen3MoeConfig
+from transformers import (
+    Gemma3TextConfig,
+    GraniteMoeHybridConfig,
+    Lfm2Config,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    Qwen3MoeConfig,
+    Qwen3NextConfig,
+)
 
 import bringup
 from bringup.cli.main import cli
@@ -38,9 +47,21 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     "qwen3_moe": Qwen3MoeConfig(
         **SIZES, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24, norm_topk_prob=True
     ),
+    "lfm2": Lfm2Config(**SIZES, layer_types=["conv", "full_attention"]),
+    "qwen3_next": Qwen3NextConfig(
+        **SIZES, full_attention_interval=2, linear_key_head_dim=8, linear_value_head_dim=6, linear_num_key_heads=2,
+        linear_num_value_heads=4, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
+        shared_expert_intermediate_size=20,
+    ),
+    "granitemoehybrid": GraniteMoeHybridConfig(
+        **{name: SIZES[name] for name in SIZES if name != "head_dim"}, layer_types=["mamba", "attention"],
+        mamba_n_heads=8, mamba_d_head=8, mamba_d_state=16, mamba_n_groups=2, num_local_experts=0,
+        shared_intermediate_size=40, position_embedding_type="rope",
+    ),
 }  # fmt: skip
 OTHER = LlamaConfig(**SIZES | {"hidden_size": 24, "num_hidden_layers": 1})
 RINGS = {"window", "gemma3"}
+RECURRENT = {"lfm2", "qwen3_next", "granitemoehybrid"}
 SETTINGS: dict[str, Any] = {"max_seq_len": CONTEXT, "buckets": (8,)}
 Compiled = Callable[..., Path]
 
@@ -86,7 +107,8 @@ TARGETS = [
         pytest.param(name, target, marks=pytest.mark.slow)
         for name, targets in {
             "llama": ("torch", "cpu", "schedule"), "window": ("torch",), "gemma3": ("torch", "cpu", "iree-cpu"),
-            "qwen3_moe": ("torch", "cpu"),
+            "qwen3_moe": ("torch", "cpu"), "lfm2": ("cpu",), "qwen3_next": ("torch", "cpu", "iree-cpu"),
+            "granitemoehybrid": ("torch", "cpu"),
         }.items()
         for target in targets
     ),
@@ -98,7 +120,8 @@ def test_tokens_are_those_without_a_draft(name: str, target: str, compiled: Comp
     """The draft is the model itself, another model, and a script with 0 to K accepted tokens in a step."""
     bundle = compiled(name, target, draft_tokens=K)
     with bringup.load(bundle) as plain, bringup.load(bundle) as main, bringup.load(bundle) as itself:
-        assert ("ring" in {state.kind for state in main.interface.states}) is (name in RINGS)
+        kinds = {state.kind for state in main.interface.states}
+        assert ("ring" in kinds, "sequence" in kinds) == (name in RINGS, name in RECURRENT)
         tokens = wanted(plain)
         pair = Speculative(main, itself, K)
         assert list(pair.generate(PROMPT, max_new_tokens=NEW)) == tokens
@@ -118,15 +141,17 @@ def test_tokens_are_those_without_a_draft(name: str, target: str, compiled: Comp
 
 
 @pytest.mark.slow
-def test_tokens_are_those_of_assisted_generation(checkpoint: Callable[[str], Path], compiled: Compiled) -> None:
-    """transformers' `generate` with `assistant_model`, greedy."""
-    theirs, assistant = (parity.load_reference(checkpoint(name)) for name in ("llama", "other"))
+@pytest.mark.parametrize("name", ["llama", *sorted(RECURRENT)])
+def test_tokens_are_those_of_generation(name: str, checkpoint: Callable[[str], Path], compiled: Compiled) -> None:
+    """transformers' `generate`, greedy, with `assistant_model` if the model supports one."""
+    theirs, assistant = (parity.load_reference(checkpoint(each)) for each in (name, "other"))
     prompt = torch.tensor([PROMPT])
     found = theirs.generate(
-        prompt, attention_mask=torch.ones_like(prompt), assistant_model=assistant, do_sample=False, max_new_tokens=NEW
-    )
+        prompt, attention_mask=torch.ones_like(prompt), assistant_model=None if name in RECURRENT else assistant,
+        do_sample=False, max_new_tokens=NEW,
+    )  # fmt: skip
     with (
-        bringup.load(compiled("llama", "torch", draft_tokens=K)) as main,
+        bringup.load(compiled(name, "torch", draft_tokens=K)) as main,
         bringup.load(compiled("other", "torch")) as draft,
     ):
         assert list(Speculative(main, draft).generate(PROMPT, max_new_tokens=NEW)) == found[0, len(PROMPT) :].tolist()

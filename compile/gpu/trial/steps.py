@@ -96,7 +96,10 @@ class _Maker:
         counts, firsts = self._lengths(entry, sequences, longest, full=full)
         if min(counts) < 1:
             return None
-        chunks = [self._chunk(row, first, count) for row, (first, count) in enumerate(zip(firsts, counts, strict=True))]
+        chunks = [
+            self._chunk(row, first, count, proposals=count // 2 if entry.proposals else None)
+            for row, (first, count) in enumerate(zip(firsts, counts, strict=True))
+        ]
         arrays = make_step(chunks, entry, self._interface) | self._inputs(entry)
         keys = sum(chunk.length for chunk in chunks) // sequences
         return TrialStep(self._interface, entry, arrays, sum(counts), sequences, keys)
@@ -115,12 +118,13 @@ class _Maker:
         before = 0 if full else BEFORE
         return [min(count, longest - before) for count in counts], [before] * sequences
 
-    def _chunk(self, row: int, first: int, count: int) -> Chunk:
+    def _chunk(self, row: int, first: int, count: int, proposals: int | None) -> Chunk:
         needed = -(-(first + count) // BLOCK)
         blocks = [self._free.pop(0) for _ in range(needed)]
         tokens = self._random.integers(0, self._vocabulary, first + count).tolist()
         self._take_in(row, tokens[:first], blocks, first + count)
-        return Chunk(tokens[first:], first, blocks, row, first + count)
+        certain = None if proposals is None else count - proposals
+        return Chunk(tokens[first:], first, blocks, row, first + count, certain)
 
     def _take_in(self, row: int, tokens: list[int], blocks: list[int], total: int) -> None:
         """Runs the tokens before the step, with the prefill entry points for one sequence."""

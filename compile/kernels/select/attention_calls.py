@@ -45,8 +45,10 @@ class Step:
     block_table: Tensor
     rows: Tensor
     lengths: Tensor
+    certain: Tensor
     decode: bool
     contiguous: bool
+    proposals: bool
 
     @property
     def sequences(self) -> int:
@@ -158,11 +160,12 @@ def step_of(graph: OpGraph, node: Node) -> Step:
     """The step among the arguments of a node."""
     fields: Mapping[str, Tensor | None] = {
         name: argument_of(graph, node, f"step_{name}")
-        for name in ("positions", "starts", "block_table", "rows", "lengths")
+        for name in ("positions", "starts", "block_table", "rows", "lengths", "certain")
     }
     present = {name: field for name, field in fields.items() if field is not None}
-    decode, contiguous = (node.argument(f"step_{name}") is True for name in ("decode", "contiguous"))
-    return Step(**present, decode=decode, contiguous=contiguous)
+    names = ("decode", "contiguous", "proposals")
+    decode, contiguous, proposals = (node.argument(f"step_{name}") is True for name in names)
+    return Step(**present, decode=decode, contiguous=contiguous, proposals=proposals)
 
 
 def attention_call(attention: Attention, capability: str, begin: int = COUNTERS) -> KernelCall:

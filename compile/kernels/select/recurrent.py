@@ -83,13 +83,14 @@ def _causal_conv(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
     if before is None:
         return (results,)
     parameters = {"x_NC": x, "state_RTC": before, "starts": step.starts, **fields}
+    parameters |= {"certain_B": step.certain if step.proposals else None}
     grid = (blocks, step.sequences, 1)
     states = call_of("recurrent.causal_conv_state", parameters, of_state, grid, warps=across // 64 or 1, stages=1)
     return (results, states)
 
 
 def _linear_attention(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
-    """One call, token by token; in prefill of keys in bfloat16 two calls, in chunks."""
+    """One call, token by token; in prefill of keys in bfloat16 two calls, in chunks, unless it has proposals."""
     names = ("q_NGK", "k_NGK", "v_NGRV", "decay_NH", "beta_NH", "state_SHKV")
     operands = {name: tensor for name in names if (tensor := argument_of(graph, node, name)) is not None}
     q, k, v, decay, state = (operands[name] for name in names if name != "beta_NH")
@@ -102,7 +103,9 @@ def _linear_attention(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | No
     least, most = COLUMNS
     across = max(least, min(most, ELEMENTS // rows, power_of_two(columns)))
     starts = None if step.decode else step.starts  # in decode, each sequence has one token
-    known = all(tensor.kind in ("state", "step") for tensor in (state, step.rows, step.lengths, starts) if tensor)
+    certain = step.certain if step.proposals else None
+    read = (state, step.rows, step.lengths, starts, certain)
+    known = all(tensor.kind in ("state", "step") for tensor in read if tensor)
     constants: dict[str, Constant] = {
         **{"N": tokens, "B": step.sequences, "H": groups * repeats, "R": repeats, "K": keys, "V": columns},
         **{"PADDING": state.shape[0] - 1, "Q_ROW": q.strides[0], "Q_HEAD": q.strides[1]},
@@ -114,10 +117,12 @@ def _linear_attention(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | No
         **{"SCALE": keys**-0.5, "EPS": EPS, "BK": rows, "BV": across, "KNOWN": known},
     }
     across_chunk = CHUNK_COLUMNS[node.short].get(max(TENSOR_CORE, rows))
-    if starts is not None and q.dtype == k.dtype == "bfloat16" and tokens >= LEAST_TOKENS and across_chunk:
+    is_prompt = not (step.decode or step.proposals) and tokens >= LEAST_TOKENS
+    if is_prompt and q.dtype == k.dtype == "bfloat16" and across_chunk:
         return _in_chunks(operands, step, out, constants, across_chunk)
     parameters: dict[str, Parameter] = {name: operands.get(name) for name in names}
-    parameters |= {"starts": starts, "rows_B": step.rows, "lengths_B": step.lengths, "out_NHV": out}
+    parameters |= {"starts": starts, "rows_B": step.rows, "lengths_B": step.lengths, "certain_B": certain}
+    parameters |= {"out_NHV": out}
     grid = (-(-columns // across), groups * repeats, step.sequences + (starts is not None))
     warps = 2 if rows > ONE_WARP else 1
     return (call_of("recurrent.linear_attention", parameters, constants, grid, warps=warps, stages=1),)

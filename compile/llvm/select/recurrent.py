@@ -30,9 +30,11 @@ def _causal_conv(graph: OpGraph, node: Node) -> Call | None:
         return None
     taps = weight.shape[1]
     settings = {"x": x.dtype, "weight": weight.dtype, "bias": bias.dtype if bias else "", "taps": taps}
+    settings |= {"proposals": step.proposals}
     given: list[Operand] = [
         *(x.place, x.strides[0], weight.place, (bias or weight).place, state.place),
         *(step.starts.place, step.rows.place, step.lengths.place, out.place, x.shape[0], step.sequences, x.shape[1]),
+        step.certain.place,
     ]
     return call("causal_conv", settings, given, 4 * CONV_CHANNELS * (taps + 1))
 
@@ -56,10 +58,12 @@ def _head_states(graph: OpGraph, node: Node) -> Call | None:
     settings = {
         **{name: each.dtype for name, each in of_tokens.items()},
         **{"heads": state.shape[1], "repeats": v.shape[2], "keys": state.shape[2], "values": state.shape[3]},
+        **{"proposals": step.proposals},
     }
     given: list[Operand] = [
         *(q.place, *q.strides[:2], k.place, *k.strides[:2], v.place, *v.strides[:3], decay.place, decay.strides[0]),
         *(state.place, step.starts.place, step.rows.place, step.lengths.place, out.place, q.shape[0], step.sequences),
+        step.certain.place,
         *((beta.place, beta.strides[0]) if beta else ()),
     ]
     return call(node.short, settings, given, 4 * state.shape[2] * (STATE_COLUMNS + 3))

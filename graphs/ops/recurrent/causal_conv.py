@@ -17,9 +17,10 @@ def causal_conv(x_NC: Tensor, weight_CK: Tensor, state_RTC: Tensor, bias_C: Tens
     """Σ over k of weight[:, k] · x[n - (K - 1) + k], plus the bias: a depthwise convolution of K taps, in float32.
 
     A token sees tokens of its own sequence only; zeros precede the first. The T = K - 1 tokens before this step's are
-    in the state, in the row of the sequence (`step.rows`), oldest first; afterwards it has the last T of the sequence.
-    Results for padding are finite and undefined. The function is that of torch's `Conv1d` with `groups=C`, padded on
-    the left: https://docs.pytorch.org/docs/stable/generated/torch.nn.Conv1d.html
+    in the state, in the row of the sequence (`step.rows`), oldest first; afterwards it has the last T of the sequence,
+    without proposals (`Step.proposals`). Results for padding are finite and undefined. The function is that of torch's
+    `Conv1d` with `groups=C`, padded on the left:
+    https://docs.pytorch.org/docs/stable/generated/torch.nn.Conv1d.html
     """
     import torch
 
@@ -37,8 +38,8 @@ def causal_conv(x_NC: Tensor, weight_CK: Tensor, state_RTC: Tensor, bias_C: Tens
     if bias_C is not None:
         out_NC = out_NC + bias_C.float()
 
-    starts_B1, ends_B1 = step.starts[:-1, None], step.starts[1:, None]
-    from_start_BT = ends_B1 - T + torch.arange(T) - starts_B1
+    starts_B1, certain_B1 = step.starts[:-1, None], step.num_certain()[:, None]
+    from_start_BT = certain_B1 - T + torch.arange(T)
     of_state_BT = torch.arange(B)[:, None] * T + T + from_start_BT
     index_BT = torch.where(from_start_BT >= 0, B * T + starts_B1 + from_start_BT, of_state_BT)
     after_BTC = rows_XC[index_BT].to(state_RTC.dtype)

@@ -28,23 +28,31 @@ def each_sequence(
     """Results [N, H, V]; updates the states of all sequences by chunks of their tokens.
 
     `chunk` is called with parts of `tokens` [H C …], of `gates` [H C …], and a state [H K V]; it returns results
-    [H C V] and the new state. Gates are 0 at tokens of other sequences, at which it must not change the state.
+    [H C V] and the new state. Gates are 0 at tokens of other sequences, at which it must not change the state; for the
+    state that is stored, at proposals too.
     """
     import torch
 
     before_BHKV, sequence_N = step.previous(state_SHKV).float(), step.sequences()
     of_each: list[Tensor] = []
     after: list[Tensor] = []
-    for b in range(step.num_sequences):
-        state_HKV = before_BHKV[b]
+    at_N, ends_B = torch.arange(sequence_N.shape[0]), step.starts[:-1] + step.num_certain()
+
+    def after_tokens(of_state_N: Tensor, state_HKV: Tensor) -> tuple[Tensor, Tensor]:
+        """Results [N H V], and the state after the tokens that change it."""
         results: list[Tensor] = []
-        others_N = sequence_N != b
-        own = [gate.masked_fill(others_N.view(1, -1, *[1] * (gate.dim() - 2)), 0.0) for gate in gates]
+        own = [gate.masked_fill(~of_state_N.view(1, -1, *[1] * (gate.dim() - 2)), 0.0) for gate in gates]
         for start in range(0, sequence_N.shape[0], CHUNK):
             parts = [each[:, start : start + CHUNK] for each in (*tokens, *own)]
             result_HCV, state_HKV = chunk(*parts, state_HKV)
             results.append(result_HCV)
-        of_each.append(torch.cat(results, 1).transpose(0, 1))
+        return torch.cat(results, 1).transpose(0, 1), state_HKV
+
+    for b in range(step.num_sequences):
+        result_NHV, state_HKV = after_tokens(sequence_N == b, before_BHKV[b])
+        if step.proposals:
+            state_HKV = after_tokens((sequence_N == b) & (at_N < ends_B[b]), before_BHKV[b])[1]
+        of_each.append(result_NHV)
         after.append(state_HKV)
     state_SHKV.index_copy_(0, step.rows, torch.stack(after).to(state_SHKV.dtype))
     return of_own_sequence(of_each, step)

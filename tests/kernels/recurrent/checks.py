@@ -6,7 +6,7 @@ import numpy as np
 
 from bringup.compile.schedule.graph.op_graph import View
 from tests.kernels.graphs import Function, far
-from tests.kernels.recurrent.functions import PLACES, ROWS, Step
+from tests.kernels.recurrent.functions import CERTAIN, PLACES, PROPOSED, ROWS, Step
 
 # Sums in another order; in 16 bits the result is rounded once. The state of a convolution is exact.
 NEAR = {"float32": 3e-6, "bfloat16": 4e-3, "float16": 5e-4}
@@ -16,11 +16,11 @@ STATE, IN_CHUNKS = 3e-6, 2**-17
 
 
 def parts(step: Step) -> list[tuple[int, int, slice, int]]:
-    """(tokens before, new tokens, their slice, row of the state) of each sequence."""
+    """(tokens before, new tokens that are stored, slice of all new tokens, row of the state) of each sequence."""
     found: list[tuple[int, int, slice, int]] = []
     start = 0
-    for (before, new), row in zip(step[0], PLACES, strict=False):
-        found.append((before, new, slice(start, start + new), row))
+    for (before, new), row, certain in zip(step[0], PLACES, CERTAIN, strict=False):
+        found.append((before, certain if step is PROPOSED else new, slice(start, start + new), row))
         start += new
     return found
 

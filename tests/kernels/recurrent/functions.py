@@ -13,6 +13,8 @@ ROWS = 6  # of the states; the last is for padding
 Step = tuple[tuple[tuple[int, int], ...], int, int]
 RAGGED: Step = (((0, 5), (7, 2), (3, 9), (0, 1)), 24, 6)  # two sequences and seven tokens of padding
 FULL: Step = (((1, 6),), 6, 1)
+PROPOSED: Step = (((0, 5), (7, 2), (3, 9), (4, 3)), 70, 6)  # as many tokens as prompts in chunks have
+CERTAIN = (3, 2, 1, 0)  # tokens of each sequence of PROPOSED that are no proposals
 # Sequences of one and of several chunks, that begin and end inside of 32 tokens; two of padding, and its tokens.
 CHUNKS: Step = (((0, 33), (7, 2), (3, 70), (0, 1)), 130, 6)
 DECODE: Step = (((4, 1), (0, 1), (9, 1)), 5, 5)  # two sequences of padding, with the same row
@@ -23,12 +25,12 @@ def add_step(f: Function, step: Step, *, decode: bool) -> dict[str, View | bool]
     """The fields of a step, as buffers."""
     sequences, tokens, size = step
     chunks = [
-        Chunk([0] * new, before, range(9), row, before + new)
-        for (before, new), row in zip(sequences, PLACES, strict=False)
+        Chunk([0] * new, before, range(9), row, before + new, certain if step is PROPOSED else None)
+        for (before, new), row, certain in zip(sequences, PLACES, CERTAIN, strict=False)
     ]
     arrays = packed(chunks, tokens, size, 9, ROWS - 1)
     views = {f"step_{name}": f.array(f"step:{name}", each, "int64", "step") for name, each in arrays.items()}
-    return {**views, "step_decode": decode, "step_contiguous": False}
+    return {**views, "step_decode": decode, "step_contiguous": False, "step_proposals": step is PROPOSED}
 
 
 def add_state(f: Function, step: Step, shape: tuple[int, ...], dtype: str) -> View:

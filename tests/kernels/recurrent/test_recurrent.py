@@ -7,7 +7,7 @@ import pytest
 
 from tests.kernels.graphs import Function
 from tests.kernels.recurrent.checks import IN_CHUNKS, STATE, check, operands, parts, wide
-from tests.kernels.recurrent.functions import CHUNKS, DECODE, FULL, RAGGED, Step, convolution, delta_rule
+from tests.kernels.recurrent.functions import CHUNKS, DECODE, FULL, PROPOSED, RAGGED, Step, convolution, delta_rule
 
 
 def expected_convolution(f: Function, step: Step, taps: int) -> tuple[np.ndarray, np.ndarray]:
@@ -17,9 +17,9 @@ def expected_convolution(f: Function, step: Step, taps: int) -> tuple[np.ndarray
     for before, new, part, row in parts(step):
         first = state[row] if before else np.zeros_like(state[row])
         rows = np.concatenate([first, x[part]])
-        windows = np.stack([rows[n : n + taps] for n in range(new)])
+        windows = np.stack([rows[n : n + taps] for n in range(part.stop - part.start)])
         out[part] = np.einsum("nkc,ck->nc", windows, weight)
-        state[row] = rows[len(rows) - (taps - 1) :]
+        state[row] = rows[new : new + taps - 1]
     return out + (wide(f, "bias") if "bias" in f.arrays else 0), state
 
 
@@ -35,6 +35,7 @@ def expected_convolution(f: Function, step: Step, taps: int) -> tuple[np.ndarray
         (RAGGED, 33, 7, "float16", False),
         (RAGGED, 37, 2, "float32", False),
         (FULL, 37, 4, "float32", False),
+        pytest.param(PROPOSED, 37, 4, "float32", False, marks=pytest.mark.slow),
     ],
 )
 def test_convolution(step: Step, channels: int, taps: int, dtype: str, bias: bool) -> None:
@@ -48,15 +49,16 @@ def expected_delta_rule(f: Function, step: Step) -> tuple[np.ndarray, np.ndarray
     decay, beta, state = wide(f, "decay"), wide(f, "beta"), wide(f, "state")
     tokens, _, repeats, columns = v.shape
     out = np.zeros((tokens, decay.shape[1], columns))
-    for before, _, part, row in parts(step):
-        own = state[row] if before else np.zeros_like(state[row])
+    for before, new, part, row in parts(step):
+        own = state[row].copy() if before else np.zeros_like(state[row])
         for n in range(part.start, part.stop):
             for h in range(decay.shape[1]):
                 g, r = divmod(h, repeats)
                 own[h] *= np.exp(decay[n, h])
                 own[h] += np.outer(k[n, g], beta[n, h] * (v[n, g, r] - k[n, g] @ own[h]))
                 out[n, h] = q[n, g] @ own[h] / np.sqrt(q.shape[-1])
-        state[row] = own
+            if n + 1 == part.start + new:
+                state[row] = own
     return out, state
 
 
@@ -69,6 +71,7 @@ def expected_delta_rule(f: Function, step: Step) -> tuple[np.ndarray, np.ndarray
         (RAGGED, (2, 2), (64, 64), "float32"),
         (RAGGED, (1, 3), (24, 37), "bfloat16"),
         (RAGGED, (2, 1), (7, 3), "float16"),
+        (PROPOSED, (1, 2), (24, 16), "float32"),
         pytest.param(FULL, (1, 1), (256, 20), "float32", marks=pytest.mark.slow),
         pytest.param(CHUNKS, (1, 2), (24, 20), "bfloat16", marks=pytest.mark.slow),
         pytest.param(CHUNKS, (2, 1), (128, 16), "bfloat16", marks=pytest.mark.slow),

@@ -43,7 +43,7 @@ def latent(lengths: Sequence[int], new: Sequence[int], dtype: str) -> Task:
     arrays = {name: random.standard_normal(shape).astype(NUMPY[dtype]) for name, shape in shapes.items()}
     arrays |= step_of(lengths, new, blocks)
     arrays["out"] = np.zeros((sum(new), heads, v), NUMPY[dtype])
-    settings = {"step_decode": max(new) == 1, "step_contiguous": False, "scale": 0.1}
+    settings = {"step_decode": max(new) == 1, "step_contiguous": False, "step_proposals": False, "scale": 0.1}
     return Task(node_graph("latent_attention", arrays, settings), arrays)
 
 
@@ -56,7 +56,10 @@ def scores_of_keys(dtype: str) -> Task:
         **step_of((20, 50), new, 1),
         "out": np.zeros((sum(new), keys), np.float32),
     }
-    return Task(node_graph("index_scores", arrays, {"step_decode": False, "step_contiguous": False}), arrays)
+    return Task(
+        node_graph("index_scores", arrays, {"step_decode": False, "step_contiguous": False, "step_proposals": False}),
+        arrays,
+    )
 
 
 def highest_keys() -> Task:

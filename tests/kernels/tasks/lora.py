@@ -25,6 +25,7 @@ def chosen(f: Function, *, decode: bool) -> dict[str, View | bool]:
         **views,
         "step_decode": decode,
         "step_contiguous": False,
+        "step_proposals": False,
     }
 
 

@@ -32,6 +32,6 @@ def step_of(lengths: Sequence[int], new: Sequence[int], blocks: int) -> dict[str
     values = {
         **{"tokens": np.zeros(sum(new)), "slots": np.zeros(sum(new)), "starts": np.cumsum([0, *new])},
         **{"positions": np.concatenate(positions), "rows": np.arange(len(lengths)), "block_table": table},
-        **{"lengths": np.array(lengths), "totals": np.array(lengths)},
+        **{"lengths": np.array(lengths), "totals": np.array(lengths), "certain": np.array(new)},
     }
     return {f"step_{name}": values[name].astype(np.int64) for name in FIELDS}

@@ -150,7 +150,7 @@ def lora(r: Random) -> Form:
                 factors = factors.T if shrinks else factors
                 wanted[token] = x[token].astype(np.float64) @ factors
                 sizes[token] = np.abs(x[token].astype(np.float64)) @ np.abs(factors)
-        graph = node_graph(op, arrays, {"step_decode": decode, "step_contiguous": False})
+        graph = node_graph(op, arrays, {"step_decode": decode, "step_contiguous": False, "step_proposals": False})
         return Draw(graph, arrays, {"out": Wanted(wanted, 16.0, sizes)})
 
     return Form(op, draw)
@@ -210,7 +210,9 @@ def scores(r: Random) -> Form:
         wanted = np.einsum("nhl,nh->nl", np.maximum(products, 0), weights)
         seen = np.arange(length) <= step["step_positions"][:, None]
         size = np.where(seen, np.einsum("nhl,nh->nl", sizes, np.abs(weights)), np.inf)
-        graph = node_graph("index_scores", arrays, {"step_decode": decode, "step_contiguous": False})
+        graph = node_graph(
+            "index_scores", arrays, {"step_decode": decode, "step_contiguous": False, "step_proposals": False}
+        )
         return Draw(graph, arrays, {"out": Wanted(wanted, 16.0, size)})
 
     return Form("index_scores", draw)

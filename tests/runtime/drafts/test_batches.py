@@ -32,9 +32,9 @@ class Erring(Exact):
 
     def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         results = super().step(entry, step)
-        if self.interface.entry(entry).decode:
-            for row, position in enumerate(step["positions"].tolist()):
-                results["logits"][row] = np.roll(results["logits"][row], int(self.errs(position)))
+        for row, end in enumerate(step["starts"][1:]):
+            position = int(step["positions"][end - 1])
+            results["logits"][row] = np.roll(results["logits"][row], int(self.errs(position)))
         return results
 
 
@@ -42,8 +42,9 @@ def drafted(
     main: Mapping[str, Any] | None = None, draft: Mapping[str, Any] | None = None, most: int = K, period: int = 0
 ) -> Batch:
     """A batch with a draft, which is wrong at every `period`th position."""
-    first = new_opened(**{"sizes": SIZES, **(main or {})}, all_logits=True)
-    second = new_opened(**{"sizes": SIZES, **(draft or main or {})})
+    main, draft = ({"proposals": most, **(given or {})} for given in (main, draft or main))
+    first = new_opened(**{"sizes": SIZES, **main}, all_logits=True)
+    second = new_opened(**{"sizes": SIZES, **draft})
     second.executor = Erring(second.interface, second.executor.seen)
     second.executor.errs = lambda position: period > 0 and position % period == 0
     return Batch(first, None, Drafts(first, second, most))
@@ -67,10 +68,11 @@ def greedy(count: int, seed: int = 0) -> list[Request]:
     return [Request(each.tokens, max_new_tokens=each.max_new_tokens + 5, seed=each.seed) for each in found]
 
 
+@pytest.mark.parametrize("kind", ["paged", "sequence"])
 @pytest.mark.parametrize("period", range(6))
-def test_those_that_join_later_get_the_tokens_of_their_own_runs(period: int) -> None:
+def test_those_that_join_later_get_the_tokens_of_their_own_runs(period: int, kind: str) -> None:
     """With all, none and other numbers of accepted proposals in a step."""
-    batch = drafted(period=period)
+    batch = drafted({"kind": kind}, period=period)
     tokens = run_joining(batch, greedy(12))
     assert idle(batch)
     assert batch.drafts
@@ -89,11 +91,12 @@ def test_any_order_of_adding_stepping_and_removing(data: st.DataObject) -> None:
     preempted."""
     draw = data.draw
     sequences, rope = draw(st.integers(1, 5)), ROPES[draw(st.sampled_from(list(ROPES)))]
-    main = {"sequences": sequences, "blocks": draw(st.integers(4, 12)), **rope}
+    kinds = st.sampled_from(["paged", "sequence"])
+    main = {"sequences": sequences, "blocks": draw(st.integers(4, 12)), "kind": draw(kinds), **rope}
     draft = {
         "sequences": draw(st.integers(1, 5)), "blocks": draw(st.integers(1, 12)),
         "context": draw(st.sampled_from([8, 70, 256])), "sizes": draw(st.sampled_from([(16,), (8, 128)])),
-        **ROPES[draw(st.sampled_from(list(ROPES)))], "kind": draw(st.sampled_from(["paged", "sequence"])),
+        **ROPES[draw(st.sampled_from(list(ROPES)))], "kind": draw(kinds),
     }  # fmt: skip
     batch = drafted(main, draft, draw(st.integers(1, 5)), draw(st.integers(0, 6)))
     run_in_any_order(batch, greedy(draw(st.integers(1, 9)), draw(st.integers(0, 99))), data, **rope)

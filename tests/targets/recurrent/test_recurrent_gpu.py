@@ -30,16 +30,16 @@ LONG = 80  # tokens of a prefill in chunks
 LONG_PROMPT = [(7 * at + 13) % VOCAB for at in range(110)]
 NEW = 4
 NEAR = {"float32": 1e-4, "bfloat16": 5e-2}
-SETTINGS: dict[str, Any] = {"max_seq_len": CONTEXT, "buckets": (PREFILL,), "max_batch_size": 4}
+SETTINGS: dict[str, Any] = {"max_seq_len": CONTEXT, "buckets": (PREFILL,), "max_batch_size": 4, "draft_tokens": 2}
 
 
 def mixed(dtype: str) -> Job:
     return open_job(FILE, "dummy", config=CONFIG, dtype=dtype)
 
 
-def batched(bundle: Path, executor: str) -> list[list[int]]:
+def batched(bundle: Path, executor: str, draft: Path | None = None) -> list[list[int]]:
     """Tokens of all prompts in batches of up to four: sequences end and others begin in their rows."""
-    batch = load_batch(bundle, executor)
+    batch = load_batch(bundle, executor, draft=draft, draft_tokens=draft and 2)
     found = {batch.add(Request(prompt, max_new_tokens=NEW + at)): [] for at, prompt in enumerate(PROMPTS)}
     while batch:
         for event in batch.step():
@@ -57,6 +57,7 @@ def test_tokens_are_those_of_torch(tmp_path: Path) -> None:
     assert greedy(load(bundle, "emulate"), PROMPTS[:2], NEW) == [tokens[:NEW] for tokens in wanted[:2]]
     assert batched(bundle, "reference") == wanted
     assert batched(bundle, "emulate") == wanted
+    assert batched(bundle, "emulate", bundle) == wanted  # as its own draft, which is recurrent too
 
 
 @pytest.mark.slow

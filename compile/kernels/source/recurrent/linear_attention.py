@@ -20,7 +20,7 @@ def _add_three(a, b, c, d, e, f):
 
 @triton.jit
 def linear_attention(
-    q_NGK, k_NGK, v_NGRV, decay_NH, beta_NH, state_SHKV, starts, rows_B, lengths_B, out_NHV,
+    q_NGK, k_NGK, v_NGRV, decay_NH, beta_NH, state_SHKV, starts, rows_B, lengths_B, certain_B, out_NHV,
     N: tl.constexpr, B: tl.constexpr, H: tl.constexpr, R: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     PADDING: tl.constexpr, Q_ROW: tl.constexpr, Q_HEAD: tl.constexpr, K_ROW: tl.constexpr, K_HEAD: tl.constexpr,
     V_ROW: tl.constexpr, V_GROUP: tl.constexpr, V_HEAD: tl.constexpr, D_ROW: tl.constexpr, D_HEAD: tl.constexpr,
@@ -34,7 +34,8 @@ def linear_attention(
     sums need no barrier. With S' = exp(decay) · S, the state space has the new state S' + k ⊗ v and the result q · S;
     its `beta` is None. The delta rule has q and k of length 1, and v replaced by u = beta · (v - k · S'). Its result is
     q · S' + (q · k) · u, so both products with the state are one reduction. The operands of the next token are loaded
-    before the current one is computed.
+    before the current one is computed. The state after the first `certain_B` tokens of a sequence is stored; if that
+    is None, the state after all.
 
     dtypes: q, k, v, decay and beta float32, bfloat16 or float16; state float32; all arithmetic in float32. BK: K,
     rounded up to a power of two. R value heads for each key head. PADDING: the state's row for padding, which several
@@ -71,6 +72,9 @@ def linear_attention(
     values = v_NGRV + h // R * V_GROUP + h % R * V_HEAD + at_v
     decays = decay_NH + h * D_HEAD
     end = first + count
+    stored = end
+    if certain_B is not None:
+        stored = first + tl.load(certain_B + b)
     q = tl.load(queries + first * Q_ROW, mask=of_k & (count > 0), other=0.0)
     k = tl.load(keys + first * K_ROW, mask=of_k & (count > 0), other=0.0)
     v = tl.load(values + first * V_ROW, mask=of_v & (count > 0), other=0.0)
@@ -99,4 +103,8 @@ def linear_attention(
             state += k_1K[:, None] * v_1V[None, :]
             result = tl.sum(q_1K[:, None] * state, 0)
         tl.store(results + n * (H * V), result.to(out_NHV.dtype.element_ty), mask=of_v)
-    tl.store(place, state.to(state_SHKV.dtype.element_ty), mask=owned)
+        if certain_B is not None:  # noqa: SIM102  known when the kernel is compiled
+            if n + 1 == stored:
+                tl.store(place, state.to(state_SHKV.dtype.element_ty), mask=owned)
+    if certain_B is None:
+        tl.store(place, state.to(state_SHKV.dtype.element_ty), mask=owned)

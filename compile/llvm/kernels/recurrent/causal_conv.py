@@ -16,7 +16,8 @@ from bringup.compile.llvm.select.sizes import CONV_CHANNELS, CONV_SHARE
 
 
 def causal_conv(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots: x, its stride of tokens; weight, dense; bias; state, dense; starts; rows; lengths; out, dense; N; B; C.
+    """Slots: x, its stride of tokens; weight, dense; bias; state, dense; starts; rows; lengths; out, dense; N; B; C;
+    certain.
 
     A thread computes some channels of every token, so it shifts what no other thread reads. Scratch memory: the weights
     of a block of channels, transposed, and zeros, which stand for the tokens before a sequence. Narrow blocks would be
@@ -25,6 +26,7 @@ def causal_conv(e: Emitter, settings: Mapping[str, Any]) -> None:
     b, dtype, taps = e.b, settings["x"], settings["taps"]
     x, weight, bias, state, starts, rows, lengths, out = (e.slot(at, POINTER) for at in (0, 2, 3, 4, 5, 6, 7, 8))
     stride, tokens, count, channels = (e.slot(at, I64) for at in (1, 9, 10, 11))
+    certain = e.slot(12, POINTER) if settings["proposals"] else None
     zeros = e.at(e.scratch, "float32", I64(taps * CONV_CHANNELS))
     e.each(I64(0), I64(CONV_CHANNELS), lambda c, lanes: e.store(zeros, dtype, c, e.zero(lanes)))
     begin, end = e.share(channels, CONV_SHARE)
@@ -46,7 +48,7 @@ def causal_conv(e: Emitter, settings: Mapping[str, Any]) -> None:
             before = b.select(sequence.is_new, zeros, before)
             return b.select(b.icmp_signed("<", from_start, I64(0)), before, here)
 
-        with sequences(e, starts, rows, lengths, count) as sequence:
+        with sequences(e, starts, rows, lengths, certain, count) as sequence:
             with e.loop(sequence.first, sequence.end) as token:
                 at = b.sub(token, sequence.first)
                 seen = [row_of(sequence, b.sub(at, I64(taps - 1 - k))) for k in range(taps)]
@@ -65,7 +67,7 @@ def causal_conv(e: Emitter, settings: Mapping[str, Any]) -> None:
 
                 e.each(I64(0), width, result)
             with e.loop(I64(0), I64(taps - 1)) as j:  # in this order, a row is read before it is overwritten
-                from_start = b.sub(b.add(sequence.count, j), I64(taps - 1))
+                from_start = b.sub(b.add(sequence.certain, j), I64(taps - 1))
                 source = row_of(sequence, from_start)
                 at = b.add(b.mul(sequence.row, I64(taps - 1)), j)
                 place = e.at(state, dtype, b.add(b.mul(at, channels), first))

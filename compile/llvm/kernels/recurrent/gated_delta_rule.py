@@ -30,7 +30,7 @@ class _Factors(NamedTuple):
 
 
 class _DeltaRule(HeadStates):
-    """One pass for each token, and one after the last.
+    """One pass for each token, and one after the last unless that is a proposal.
 
     The update of a token needs the product of its key and the state, so the pass of the next token applies it. With the
     decayed state D, D + key ⊗ update has the product query · D + (query · key) · update. The key and the query are as
@@ -53,15 +53,19 @@ class _DeltaRule(HeadStates):
         with e.loop(tokens.first, tokens.end) as token:
             key = self._key(token)
             factors = self._factors(token, columns.head, query, key)
-            source = self.selected(b.icmp_signed("==", token, tokens.first), before, self.cached)
-            products = self.one_pass(source, self.cached, columns, before_token(token), [key, query])
+            is_first, done = b.icmp_signed("==", token, tokens.first), b.sub(token, tokens.first)
+            is_last, is_stored = (b.icmp_signed("==", each, tokens.certain) for each in (done, b.sub(done, I64(1))))
+            source = self.selected(is_first, before, self.selected(is_stored, after, self.cached))
+            to = self.selected(is_last, after, self.cached)
+            products = self.one_pass(source, to, columns, before_token(token), [key, query])
             decay.set(exp(e, self.load_gate("decay", token, columns.head)))
             beta = self.load_gate("beta", token, columns.head)
             results = self._results(factors, decay.get(), beta, self.load_value(token, columns), products)
             self.store_result(token, columns, [result for result, _ in results])
             for cell, (_, update) in zip(updates, results, strict=True):
                 cell.set(update)
-        self.one_pass(self.cached, after, columns, before_token(tokens.end), [])
+        with b.if_then(b.icmp_signed("==", tokens.certain, tokens.count)):
+            self.one_pass(self.cached, after, columns, before_token(tokens.end), [])
 
     def _results(
         self, factors: _Factors, decay: Value, beta: Value, value: list[Value], products: list[list[Value]]

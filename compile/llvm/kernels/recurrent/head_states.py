@@ -21,7 +21,7 @@ from bringup.compile.llvm.ir.vectors import parts_of
 from bringup.compile.llvm.kernels.recurrent.sequences import Sequence, one_sequence, padding
 from bringup.compile.llvm.select.sizes import STATE_COLUMNS
 
-OWN_SLOTS = 19  # the first slot of a rule
+OWN_SLOTS = 20  # the first slot of a rule
 
 
 class Columns(NamedTuple):
@@ -51,7 +51,8 @@ class HeadStates(ABC):
     """The arguments of such a kernel, and all code but the rule by which a token updates a state.
 
     Slots: q, its strides of tokens and heads; k, its strides; v, its strides of tokens, key heads and value heads;
-    decay, its stride of tokens; state, dense; starts; rows; lengths; out, dense; N; B; those of the rule.
+    decay, its stride of tokens; state, dense; starts; rows; lengths; out, dense; N; B; certain; those of the
+    rule.
 
     Scratch memory: the columns of a state, [K, `STATE_COLUMNS`], then three vectors of K elements.
     """
@@ -65,12 +66,14 @@ class HeadStates(ABC):
         self.places = {name: e.slot(at, POINTER) for name, at in places.items()}
         self.strides = {name: [e.slot(at, I64) for at in slots] for name, slots in strides.items()}
         self._tokens, self._count = e.slot(17, I64), e.slot(18, I64)
+        self._certain = e.slot(19, POINTER) if settings["proposals"] else None
         self.cached = Rows(e.scratch, I64(STATE_COLUMNS))
         self._vectors = e.at(e.scratch, "float32", I64(self.keys * STATE_COLUMNS))
 
     @abstractmethod
     def process(self, tokens: Sequence, columns: Columns, before: Rows, after: Rows) -> None:
-        """Emits the tokens of a sequence. The first pass over the state reads `before`, the last one writes `after`."""
+        """Emits the tokens of a sequence. The first pass over the state reads `before`. The state after the certain
+        tokens is written to `after`, which the next pass reads."""
 
     def emit(self) -> None:
         """Emits the kernel. An item of the work is some columns of a head of a sequence.
@@ -97,7 +100,8 @@ class HeadStates(ABC):
     def _columns(self, sequence: Value, head: Value, first: Value, width: int) -> None:
         e, b, at = self.e, self.e.b, self.places
         columns = Columns(head, first, parts_of(width, e.machine.lanes))
-        with one_sequence(e, at["starts"], at["rows"], at["lengths"], sequence) as tokens:
+        fields = (at["starts"], at["rows"], at["lengths"], self._certain)
+        with one_sequence(e, *fields, sequence) as tokens:
             row = b.add(b.mul(tokens.row, I64(self._heads)), head)
             index = b.add(b.mul(row, I64(self.keys * self.values)), first)
             state = Rows(e.at(at["state"], "float32", index), I64(self.values))

@@ -26,8 +26,10 @@ class _StateSpace(HeadStates):
         with e.loop(tokens.first, tokens.end) as token:
             self.copy_query_and_key(token, columns.head, query, key)
             is_first = b.icmp_signed("==", token, tokens.first)
-            is_last = b.icmp_signed("==", b.add(token, I64(1)), tokens.end)
-            source, to = self.selected(is_first, before, self.cached), self.selected(is_last, after, self.cached)
+            done = b.sub(token, tokens.first)
+            is_stored, is_last = (b.icmp_signed("==", each, tokens.certain) for each in (done, b.add(done, I64(1))))
+            source = self.selected(is_first, before, self.selected(is_stored, after, self.cached))
+            to = self.selected(is_last, after, self.cached)
             decay = exp(e, self.load_gate("decay", token, columns.head))
             update = Update(decay, key, self.load_value(token, columns))
             (result,) = self.one_pass(source, to, columns, update, [query])
