@@ -227,6 +227,9 @@ class Engine:
 
     def _step(self, parts: Sequence[Part], *, decode: bool) -> list[Results]:
         self._check_open()
+        behind = [part.cached for part in parts if part.cached.again and self.varies(part.total)]
+        if behind:  # a step of their own: keys of the next one are others
+            self._step([Part(cached, [], len(cached.tokens)) for cached in behind], decode=True)
         counts = [len(part.processed) for part in parts]
         count = sum(counts)
         proposals = self.recurrent and any(part.certain is not None for part in parts)

@@ -183,24 +183,28 @@ class Session:
         total = len(held) + len(tokens)
         outgrown = self._engine.outgrown(total)
         if held and outgrown != self._cached.outgrown:
-            return self._recompute(tokens, inputs, last=last)
+            return self._recompute(tokens, inputs, last=last, certain=certain)
         self._cached.outgrown = outgrown
         results: list[Results] = []
         with self._reserved(Part(self._cached, [], total)):
             self._engine.catch_up(self._cached, len(tokens))
-        at = 0
+        at, first = 0, len(tokens) if certain is None else max(certain - 1, 0)  # the others are one step
         while at < len(tokens):
-            left = len(tokens) - at
-            end = at + (1 if decode else left if certain is not None else min(left, self._engine.prefill_size(left)))
+            left = first - at
+            end = at + (1 if decode else min(left, self._engine.prefill_size(left))) if left else len(tokens)
             rows = {name: array[at:end] for name, array in inputs.items()}
-            found = self._step(Part(self._cached, tokens[at:end], total, rows, certain), decode=decode)
+            of_step = None if left or certain is None else certain - at
+            with self._reserved(Part(self._cached, tokens[at:end], total, rows, of_step)) as part:
+                (found,) = (self._engine.decode if decode else self._engine.prefill)([part])
             results.append(found._replace(logits=found.logits[-1:].copy()) if last else found)
             at = end
         self.hidden = {name: np.concatenate([each.hidden[name] for each in results]) for name in results[0].hidden}
         every = self.interface.all_logits and not last
         return np.concatenate([each.logits for each in results]) if every else results[-1].logits
 
-    def _recompute(self, tokens: list[int], inputs: Mapping[str, np.ndarray], *, last: bool) -> np.ndarray:
+    def _recompute(
+        self, tokens: list[int], inputs: Mapping[str, np.ndarray], *, last: bool, certain: int | None
+    ) -> np.ndarray:
         """Recomputes the states of all tokens; returns the results of the last ones, `tokens`."""
         earlier = self._cached.tokens
         if inputs:
@@ -209,14 +213,10 @@ class Session:
             raise fail("BU029", message, help="reset the session, and pass all tokens with their inputs at once")
         self._engine.reset()
         self._cached = self._begin()
-        logits = self._process(earlier + tokens, inputs, last=last)[-len(tokens) :]
+        certain = None if certain is None else len(earlier) + certain
+        logits = self._process(earlier + tokens, inputs, last=last, certain=certain)[-len(tokens) :]
         self.hidden = {name: array[-len(tokens) :] for name, array in self.hidden.items()}
         return logits
-
-    def _step(self, part: Part, *, decode: bool) -> Results:
-        with self._reserved(part):
-            results = self._engine.decode([part]) if decode else self._engine.prefill([part])
-        return results[0]
 
     @contextmanager
     def _reserved(self, part: Part) -> Generator[Part]:

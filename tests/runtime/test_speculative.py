@@ -27,8 +27,10 @@ K = 4
 RECURRENT = {"kind": "sequence", "proposals": K}
 # What the states of a token depend on besides the tokens: nothing; LongRoPE; dynamic rope; both lengths in one step.
 # Then states of a sequence that each of its tokens changes.
+LONG, DYNAMIC = {"recompute": (70, 73)}, {"varies": 75}
 ROPES: dict[str, dict[str, Any]] = {
-    "fixed": {}, "longrope": {"recompute": (70, 73)}, "dynamic": {"varies": 75}, "recurrent": RECURRENT,
+    "fixed": {}, "longrope": LONG, "dynamic": DYNAMIC,
+    "recurrent": RECURRENT, "recurrent-longrope": {**RECURRENT, **LONG}, "recurrent-dynamic": {**RECURRENT, **DYNAMIC},
 }  # fmt: skip
 
 

@@ -103,6 +103,15 @@ def test_any_order_of_adding_stepping_and_removing(data: st.DataObject) -> None:
     assert idle(batch)
 
 
+def test_a_rope_that_changes_after_accepted_tokens() -> None:
+    """Those that recurrent states do not contain yet are processed with the rope of before."""
+    main = {"kind": "sequence", "varies": 75}
+    batch, given = drafted(main), [Request([index] * (60 + index), max_new_tokens=20) for index in range(12)]
+    for request in given:
+        batch.add(request)
+    assert finish(batch) == {index: expected(request, varies=75) for index, request in enumerate(given)}
+
+
 def test_the_steps_of_both_models() -> None:
     """The draft processes both prompts in one prefill, and decodes for both; the main model checks both at once."""
     batch = drafted({"sizes": (16, 32)})
