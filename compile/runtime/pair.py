@@ -61,8 +61,10 @@ def _check_rewind(model: Interface, name: str, count: int) -> None:
         tokens = max((each.num_tokens // each.num_sequences for each in model.entries if each.proposals), default=1)
         if tokens >= checked_tokens(count, recurrent=True):
             return
-        message = f"{name} has recurrent layers, whose states exclude {(tokens - 1) // 2} proposals, not {count}"
-        raise _unfit(message, f"compile it with --draft-tokens {count}")
+        fewer = (tokens - 1) // 2
+        message = f"{name} has recurrent layers, and its steps support {fewer} proposals, not {count}"
+        help = f"compile it with --draft-tokens {count}"
+        raise _unfit(message, f"{help}, or use --draft-tokens {fewer}" if fewer else help)
     if most is not None and count > most:
         raise _unfit(f"{name} can remove {most} tokens, not {count}, from its states", f"use --draft-tokens {most}")
 
