@@ -181,8 +181,8 @@ def layout_of(
     tokens of a draft and the one before them, and logits of every token. The last hidden state of a draft with an input
     for it is always an output. `cache_blocks`: see `CacheSizes`. Raises BU007 for no lengths, or lengths under 2; BU028
     for hidden states that the model does not have; BU024 for a negative `draft_tokens`, one that is not below the
-    context, a `max_batch_size` or `max_input_len` that is not a positive integer, a
-    `max_input_len` above the context, and fewer `cache_blocks` than one sequence of the full context needs.
+    context, a `max_batch_size` or `max_input_len` that is not a positive integer, a `max_input_len` above the context,
+    and fewer `cache_blocks` than one sequence of the full context needs.
     """
     max_batch_size = integer("max_batch_size", max_batch_size, minimum=1)
     buckets, aux_hidden = integer_list("buckets", buckets), integer_list("aux_hidden", aux_hidden)

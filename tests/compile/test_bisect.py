@@ -15,7 +15,7 @@ from bringup.compile.verify.command import parity_of
 from tests.compile.planted import Change, compiled, job, keeps_another_row, line_of, plant, saved, times
 
 slow = pytest.mark.slow
-MUL, MLP = "aten.mul.Tensor", "self.down_proj("
+MUL, MLP, GATE = "aten.mul.Tensor", "self.down_proj(", "ACTIVATIONS[self.activation]("
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ FAULTS = {
     "nan-in-decode": Fault(
         "decode.layer", "bringup.attention.default", "attention(", times(float("nan")), "decode", "model.layers.0"
     ),
-    "one-bucket": Fault("prefill_32.layer0", "bringup.silu.default", MLP, times(1.01), "prefill_32", "model.layers.0"),
+    "one-bucket": Fault("prefill_32.layer0", "bringup.silu.default", GATE, times(1.01), "prefill_32", "model.layers.0"),
     "decode": Fault("decode.layer1", "bringup.rms_norm.default", "rms_norm(", times(1.01), "decode", "model.layers.1"),
 }
 # What is decomposed has other operations, and gives states as values.
