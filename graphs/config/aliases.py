@@ -16,15 +16,16 @@ def read_alias(fields: Fields, alias: str, key: str, *, null: bool = False) -> N
     if alias not in fields.raw:
         return
     value, other = fields.raw[alias], fields.raw.get(key)
+    is_used = null or value is not None
+    if is_used and other is not None and other != value:
+        fields.overridden(key, other, fields.path(alias), value)
     fields.read.add(alias)
     fields.elsewhere[key] = fields.path(alias)
-    if value is None and not null:
+    if not is_used:
         help = "remove the key: transformers uses its null even if the config has the value under another name"
         stops = "size" if other is None else ""
         fields.error("BU121", f"config key `{key}` is null; it must have a value, or be absent", key, help, stops=stops)
         return
-    if other is not None and other != value:
-        fields.overridden(key, other, fields.path(alias), value)
     fields.raw = {**fields.raw, key: value}
 
 
