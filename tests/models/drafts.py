@@ -101,7 +101,8 @@ def outputs(
     """
     tensors, config = read(folder)
     number = config["num_hidden_layers"] + depth - 1
-    model = copy.copy(_whole(folder.parent / "whole", dtype).model)
+    whole = _whole(folder.parent / "whole", dtype)
+    model = copy.copy(whole.model)
     model._modules = dict(model._modules)
 
     def own(name: str, other: str = "") -> torch.Tensor:
@@ -115,7 +116,8 @@ def outputs(
     dtype_of_file = tensors[stored(config["model_type"], number, "eh_proj")].dtype
     before = torch.from_numpy(hidden).to(dtype_of_file).to(model.dtype)
     embedded = own("embed_tokens", "model.embed_tokens")[torch.tensor(tokens)]
-    head = own("shared_head.head", "model.embed_tokens" if config.get("tie_word_embeddings") else "lm_head")
+    own_head = stored(config["model_type"], number, "shared_head.head") in tensors
+    head = own("shared_head.head") if own_head else whole.lm_head.weight
     model.layers, model.norm = torch.nn.ModuleList([model.layers[number]]), norm("shared_head.norm")
     if "layer_types" in config:  # transformers chooses the mask of a layer by its number
         model.config = copy.deepcopy(model.config)

@@ -79,9 +79,10 @@ MORE = ("gpt_oss_mxfp4", "rare_words")  # files of cases beside the families' ow
 EVERY_TENSOR_MATTERS = {
     "deepseek_v3": ("groups-yarn",), "deepseek_v32": ("few-keys-yarn",), "nemotron_h": ("groups-latent-biases",),
     "falcon_h1": ("groups-norm-biases-tied",),
-    "deepseek_mtp": (), "eagle3": (), "gpt_oss_mxfp4": (), "llava": (), "mixtral": (), "qwen3_mtp": (), "rare_words": (),
+    "deepseek_mtp": (), "eagle3": (), "gpt_oss_mxfp4": (), "llava": (), "mixtral": (), "qwen3_mtp": (),
+    "rare_words": (),
 }  # fmt: skip
-# The cases whose keys are walked, where they are not those of ON_CPU; drafts: test_deepseek_mtp_keys.py.
+# The cases whose keys are walked, where they are not those of ON_CPU; drafts: test_mtp_keys.py.
 WALKED = {
     "gpt2": ("saved", "original"), "llama": ("one-key-head-biases", "head-dim-llama3", "mistral-window"),
     "deepseek_mtp": (), "eagle3": (), "gpt_oss_mxfp4": (), "qwen3_mtp": (), "rare_words": (),
