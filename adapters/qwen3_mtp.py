@@ -16,9 +16,9 @@ NORMS = {"enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_norm_hidden", "norm"
 
 
 def adapter(config: Qwen3MtpConfig) -> Adapter:
-    """Embedding and head are the main model's. `mtp.fc` is not quantised, even if the config does not state it (SGLang has
-    no other form of it; vLLM's pull request 38832 is on NVFP4). The experts of Qwen3.5's drafts are one tensor for each matrix, although
-    those of its layers are in one tensor: either form is read.
+    """Embedding and head are the main model's. `mtp.fc` is not quantised, even if the config does not state it: SGLang
+    has no other form of it, and vLLM none for NVFP4 (pull request 38832). The experts of Qwen3.5's drafts are one
+    tensor for each matrix, although those of its layers are in one tensor: either form is read.
     """
     block = config.block
     draft = Adapter("qwen3_mtp", defaults=("out in", "vocab m"), prefix="model.", wrappers=PLACES)
