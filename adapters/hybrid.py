@@ -14,24 +14,29 @@ def hybrid(name: str, config: HybridConfig) -> Adapter:
     """The rules without those for experts, and for the projections into a DeltaNet."""
     table = Adapter(name, defaults=("out in", "vocab m"), prefix="model.")
     table["model.{n:embed_tokens|norm}.weight"] = S("{n}.weight")
-    table["model.layers.{L}.{n:input_layernorm|post_attention_layernorm}.weight"] = S("layers.{L}.{n}.weight")
-    table["model.layers.{L}.self_attn.{x:k|v|o}_proj.{p:weight|bias}"] = S("layers.{L}.self_attn.{x}_proj.{p}")
-    table["model.layers.{L}.self_attn.{x:q|k}_norm.weight"] = S("layers.{L}.self_attn.{x}_norm.weight")
-    queries = "layers.{L}.self_attn.q_proj."
-    weight = S(queries + "weight", "(h t d) m", t=2).mv("(h t d) m -> t (h d) m", t=2)
-    bias = S(queries + "bias", "(h t d)", t=2).mv("(h t d) -> t (h d)", t=2)
-    for index, x in enumerate(("q_proj", "output_gate_proj")):
-        table[f"model.layers.{{L}}.self_attn.{x}.weight"] = weight.at("t", index)
-        table[f"model.layers.{{L}}.self_attn.{x}.bias"] = bias.at("t", index)
+    add_layers(table)
     conv = S(DELTA_NET + "conv1d.weight", "x one tap", x=channels(config), one=1).at("one", 0)
     table[f"{MIXER}conv1d.weight"] = by_key_head(conv, "tap", config)
     table[f"{MIXER}{{p:dt_bias|A_log}}"] = S(DELTA_NET + "{p}")
     table[f"{MIXER}{{x:norm|out_proj}}.weight"] = S(DELTA_NET + "{x}.weight")
-    table["model.layers.{L}.mlp.{x:gate|up|down}_proj.weight"] = S("layers.{L}.mlp.{x}_proj.weight")
     table["lm_head.weight"] = tied(S("lm_head.weight"), S("embed_tokens.weight", "vocab m"), when=config.tied_head)
-    table.drop("mtp.{rest:**}", why="a draft model's, which predicts one token further")
+    table.drop("mtp.{rest:**}", why="of the draft that predicts a further token: the model `qwen3_mtp`")
     drop_rope_tables(table)
     return table
+
+
+def add_layers(table: Adapter, at: str = "") -> None:
+    """The rules of norms, attention and MLPs without experts. `at`: the place of `layers` in the checkpoint."""
+    layer = at + "layers.{L}."
+    table["model.layers.{L}.{n:input_layernorm|post_attention_layernorm}.weight"] = S(layer + "{n}.weight")
+    table["model.layers.{L}.self_attn.{x:k|v|o}_proj.{p:weight|bias}"] = S(layer + "self_attn.{x}_proj.{p}")
+    table["model.layers.{L}.self_attn.{x:q|k}_norm.weight"] = S(layer + "self_attn.{x}_norm.weight")
+    weight = S(layer + "self_attn.q_proj.weight", "(h t d) m", t=2).mv("(h t d) m -> t (h d) m", t=2)
+    bias = S(layer + "self_attn.q_proj.bias", "(h t d)", t=2).mv("(h t d) -> t (h d)", t=2)
+    for index, x in enumerate(("q_proj", "output_gate_proj")):
+        table[f"model.layers.{{L}}.self_attn.{x}.weight"] = weight.at("t", index)
+        table[f"model.layers.{{L}}.self_attn.{x}.bias"] = bias.at("t", index)
+    table["model.layers.{L}.mlp.{x:gate|up|down}_proj.weight"] = S(layer + "mlp.{x}_proj.weight")
 
 
 def channels(config: HybridConfig) -> int:

@@ -8,17 +8,18 @@ from bringup.adapters.planning.adapter import Adapter, either
 MLP = "layers.{L}.mlp."
 
 
-def add_shared_experts(table: Adapter, experts: int, *, fused: bool = False) -> None:
+def add_shared_experts(table: Adapter, experts: int, *, fused: bool = False, at: str = "") -> None:
     """Adds the rules of the router, of the shared expert, and of `experts` routed ones.
 
     `fused`: files may also have all experts in one tensor [e, out, in], with gate and up one after the other
-    (transformers' `Qwen3_5MoeExperts`).
+    (transformers' `Qwen3_5MoeExperts`). `at`: the place of `layers` in the checkpoint.
     """
-    table[f"model.{MLP}{{g:gate|shared_expert_gate}}.weight"] = S(MLP + "{g}.weight")
+    stored = at + MLP
+    table[f"model.{MLP}{{g:gate|shared_expert_gate}}.weight"] = S(stored + "{g}.weight")
     shared = "shared_expert.{x}_proj.weight"
-    table[f"model.{MLP}shared_expert.{{x:gate|up|down}}_proj.weight"] = S(MLP + shared)
-    pair = S(f"{MLP}experts.gate_up_proj", "e (t f) m", t=2).mv("e (t f) m -> t e f m", t=2)
-    whole = (pair.at("t", 0), pair.at("t", 1), S(f"{MLP}experts.down_proj", "e m f"))
+    table[f"model.{MLP}shared_expert.{{x:gate|up|down}}_proj.weight"] = S(stored + shared)
+    pair = S(f"{stored}experts.gate_up_proj", "e (t f) m", t=2).mv("e (t f) m -> t e f m", t=2)
+    whole = (pair.at("t", 0), pair.at("t", 1), S(f"{stored}experts.down_proj", "e m f"))
     for index, (x, axes) in enumerate((("gate", "f m"), ("up", "f m"), ("down", "m f"))):
-        each = stack(S(f"{MLP}experts.{{E}}.{x}_proj.weight", axes), over="E", n=experts)
+        each = stack(S(f"{stored}experts.{{E}}.{x}_proj.weight", axes), over="E", n=experts)
         table[f"model.{MLP}experts.{x}_proj"] = either(whole[index], each) if fused else each

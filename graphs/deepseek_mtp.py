@@ -1,31 +1,19 @@
-"""DeepSeek-V3 and V3.2 drafts: a multi-token-prediction (MTP) layer, run after the model (report, §2.2).
-
-N tokens of the step · R rows of logits · m hidden
-"""
+"""DeepSeek-V3 and V3.2 drafts: a multi-token-prediction (MTP) layer, run after the model (report, §2.2)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 from bringup.diagnostics import fail
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.hf_config import BlockConfig
 from bringup.graphs.config.moe import draft_layers
-from bringup.graphs.core.graph import Graph
-from bringup.graphs.core.module import Module
-from bringup.graphs.core.step import Step
-from bringup.graphs.decoder import Decoder
 from bringup.graphs.deepseek import Deepseek, DeepseekConfig
 from bringup.graphs.deepseek_v3 import DeepseekV3, DeepseekV3Config
 from bringup.graphs.deepseek_v32 import DeepseekV32, DeepseekV32Config
-from bringup.graphs.layers.linear import Linear
-from bringup.graphs.layers.norm import RMSNorm
+from bringup.graphs.mtp import Mtp
 from bringup.shown import short
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # The class of the draft's layer for each `model_type`.
 BLOCKS: dict[str, tuple[type[DeepseekConfig], type[Deepseek]]] = {
@@ -62,18 +50,7 @@ class DeepseekMtpConfig(BlockConfig):
         return cls(block=BLOCKS[kind][0].of_layers(fields, range(number, number + 1)), depth=depth)
 
 
-class Draft(Decoder):
-    """A decoder whose input is a token and the hidden state of the position before it."""
-
-    def __init__(self, config: DeepseekConfig, layers: list[Module]) -> None:
-        super().__init__(config, layers)
-        m = config.hidden
-        self.enorm = RMSNorm(m, config.eps)
-        self.hnorm = RMSNorm(m, config.eps)
-        self.eh_proj = Linear("out:m in:(two m)", two=2, m=m, bias=False)
-
-
-class DeepseekMtp(Graph):
+class DeepseekMtp(Mtp):
     """Row i of draft k reads token i + k, and the hidden state at row i: of the model for draft 1, else of draft k - 1.
 
     The report does not define which hidden state that is; here it is the input `hidden`. The layer was trained with
@@ -83,29 +60,5 @@ class DeepseekMtp(Graph):
     replaces the embedding at position 0 with zeros; bringup does not.
     """
 
-    layer_path = "model.layers"
-
     def __init__(self, config: DeepseekMtpConfig, dtype: str = "float32") -> None:
-        super().__init__(config, dtype)
-        main = BLOCKS[config.block.family][1](config.block, dtype)
-        self.model = Draft(config.block, main.model.layers)
-        self.lm_head = main.lm_head
-        self.hidden = config.block.hidden
-
-    @property
-    def inputs(self) -> Mapping[str, int]:
-        return {"hidden": self.hidden}
-
-    def prologue(self, step: Step, *inputs: Tensor) -> tuple[Tensor, ...]:
-        import torch
-
-        (hidden_Nm,) = inputs
-        model = self.model
-        both = torch.cat((model.enorm(model.embed_tokens(step.tokens)), model.hnorm(hidden_Nm)), -1)
-        return (model.eh_proj(both), *model.ropes(step))
-
-    def final(self, x_Nm: Tensor) -> Tensor:
-        return self.model.norm(x_Nm)
-
-    def epilogue(self, x_Rm: Tensor) -> Tensor:
-        return self.lm_head(self.final(x_Rm))
+        super().__init__(config, config.block, BLOCKS[config.block.family][1](config.block, dtype))

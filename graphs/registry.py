@@ -74,6 +74,7 @@ FAMILIES: tuple[Family, ...] = (
     _family("qwen3_5", "Qwen3_5", "Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM", "Qwen3_5TextModel"),
     _family("qwen3_5_moe", "Qwen3_5Moe", *_QWEN35_MOE),
     _family("qwen3_moe", "Qwen3Moe", "Qwen3MoeForCausalLM", "Qwen3MoeModel"),
+    _family("qwen3_mtp", "Qwen3Mtp"),
     _family("qwen3_next", "Qwen3Next", "Qwen3NextForCausalLM", "Qwen3NextModel"),
 )
 

@@ -18,6 +18,9 @@ from tests.models.family import PROMPT, STEPS, Written
 from tests.models.test_deepseek_v3 import save_biased
 
 FILE = "model.safetensors"
+# What a draft adds to a layer: DeepSeek's names, and Qwen's, whose drafts never have an embedding and a head.
+OWN = ("enorm", "hnorm", "eh_proj", "shared_head.norm")
+QWEN = dict(zip(OWN, ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm"), strict=True))
 
 
 class Draft(Written):
@@ -39,21 +42,36 @@ def save(config: PreTrainedConfig, folder: Path, dtype: str = "float32", *, draf
     """
     whole, layers, m, vocab = copy.deepcopy(config), config.num_hidden_layers, config.hidden_size, config.vocab_size
     whole.num_hidden_layers += drafts
+    qwen = config.model_type.startswith("qwen")
     if hasattr(config, "mlp_layer_types"):
         whole.mlp_layer_types = [*config.mlp_layer_types, *["sparse"] * drafts]
         whole.layer_types = ["indexed_attention"] * whole.num_hidden_layers
+    if qwen:
+        whole.layer_types = [*config.layer_types, "full_attention"]
+    if 0 in getattr(config, "mlp_only_layers", ()):
+        whole.mlp_only_layers = [*config.mlp_only_layers, layers]
     save_biased(whole, folder / "whole", dtype)
     tensors, random = load_file(folder / "whole" / FILE), torch.Generator().manual_seed(2)
+    if qwen:
+        at = f"model.layers.{layers}."
+        tensors = {name.replace(at, "mtp.layers.0."): array for name, array in tensors.items()}
     for number in range(layers, layers + drafts):
         norms = {
             norm: torch.empty(m).uniform_(0.5, 1.5, generator=random) for norm in ("enorm", "hnorm", "shared_head.norm")
         }
-        shapes = {"eh_proj": (m, 2 * m)} | ({"embed_tokens": (vocab, m), "shared_head.head": (vocab, m)} if own else {})
-        for matrix, shape in shapes.items():
+        shared = {"embed_tokens": (vocab, m), "shared_head.head": (vocab, m)} if own and not qwen else {}
+        for matrix, shape in ({"eh_proj": (m, 2 * m)} | shared).items():
             norms[matrix] = torch.empty(shape).normal_(0, parity.GAIN[dtype] * shape[1] ** -0.5, generator=random)
-        tensors |= {f"model.layers.{number}.{name}.weight": a.to(getattr(torch, dtype)) for name, a in norms.items()}
-    raw = json.loads(config.to_json_string()) | {"num_nextn_predict_layers": drafts}
+        tensors |= {stored(config.model_type, number, name): a.to(getattr(torch, dtype)) for name, a in norms.items()}
+    raw = json.loads(config.to_json_string()) | ({} if qwen else {"num_nextn_predict_layers": drafts})
     return write(folder / "published", tensors, raw | {"architectures": whole.architectures})
+
+
+def stored(kind: object, number: int, name: str) -> str:
+    """The tensor of a part that a draft adds, by its `model_type`."""
+    if str(kind).startswith("qwen"):
+        return f"mtp.{QWEN.get(name, name)}.weight"
+    return f"model.layers.{number}.{name}.weight"
 
 
 def write(folder: Path, tensors: dict[str, torch.Tensor], config: dict[str, object]) -> Path:
@@ -83,22 +101,27 @@ def outputs(
     """
     tensors, config = read(folder)
     number = config["num_hidden_layers"] + depth - 1
-    model = copy.copy(_whole(folder.parent / "whole", dtype).model)
+    whole = _whole(folder.parent / "whole", dtype)
+    model = copy.copy(whole.model)
     model._modules = dict(model._modules)
 
     def own(name: str, other: str = "") -> torch.Tensor:
-        return tensors.get(f"model.layers.{number}.{name}.weight", tensors.get(f"{other}.weight")).to(model.dtype)
+        return tensors.get(stored(config["model_type"], number, name), tensors.get(f"{other}.weight")).to(model.dtype)
 
     def norm(name: str) -> torch.nn.Module:
         copied = copy.deepcopy(model.norm)
         copied.weight = torch.nn.Parameter(own(name), requires_grad=False)
         return copied
 
-    stored = tensors[f"model.layers.{number}.eh_proj.weight"].dtype
-    before = torch.from_numpy(hidden).to(stored).to(model.dtype)
+    dtype_of_file = tensors[stored(config["model_type"], number, "eh_proj")].dtype
+    before = torch.from_numpy(hidden).to(dtype_of_file).to(model.dtype)
     embedded = own("embed_tokens", "model.embed_tokens")[torch.tensor(tokens)]
-    head = own("shared_head.head", "model.embed_tokens" if config.get("tie_word_embeddings") else "lm_head")
+    own_head = stored(config["model_type"], number, "shared_head.head") in tensors
+    head = own("shared_head.head") if own_head else whole.lm_head.weight
     model.layers, model.norm = torch.nn.ModuleList([model.layers[number]]), norm("shared_head.norm")
+    if "layer_types" in config:  # transformers chooses the mask of a layer by its number
+        model.config = copy.deepcopy(model.config)
+        model.config.layer_types = model.config.layer_types[number : number + 1]
     with torch.no_grad():
         joined = torch.cat((norm("enorm")(embedded), norm("hnorm")(before)), -1) @ own("eh_proj").T
         last = model(inputs_embeds=joined[None], use_cache=False).last_hidden_state[0]

@@ -66,6 +66,7 @@ ON_CPU: dict[str, tuple[str, ...]] = {
     "qwen2": ("windows-from-a-layer-on",),
     "qwen2_moe": ("dense-layers-tied", "windows-every-expert"),
     "qwen3": ("windows-biases", "dynamic"),
+    "qwen3_mtp": ("next-dense-biases-tied", "moe-linear-rope"),
     "qwen3_5": ("sections-of-rope", "biases-tied"),
     "qwen3_5_moe": ("more-value-heads",),
     "qwen3_moe": ("dense-layers-tied",),
@@ -78,12 +79,13 @@ MORE = ("gpt_oss_mxfp4", "rare_words")  # files of cases beside the families' ow
 EVERY_TENSOR_MATTERS = {
     "deepseek_v3": ("groups-yarn",), "deepseek_v32": ("few-keys-yarn",), "nemotron_h": ("groups-latent-biases",),
     "falcon_h1": ("groups-norm-biases-tied",),
-    "deepseek_mtp": (), "eagle3": (), "gpt_oss_mxfp4": (), "llava": (), "mixtral": (), "rare_words": (),
+    "deepseek_mtp": (), "eagle3": (), "gpt_oss_mxfp4": (), "llava": (), "mixtral": (), "qwen3_mtp": (),
+    "rare_words": (),
 }  # fmt: skip
-# The cases whose keys are walked, where they are not those of ON_CPU; drafts: test_deepseek_mtp_keys.py.
+# The cases whose keys are walked, where they are not those of ON_CPU; drafts: test_mtp_keys.py.
 WALKED = {
     "gpt2": ("saved", "original"), "llama": ("one-key-head-biases", "head-dim-llama3", "mistral-window"),
-    "deepseek_mtp": (), "eagle3": (), "gpt_oss_mxfp4": (), "rare_words": (),
+    "deepseek_mtp": (), "eagle3": (), "gpt_oss_mxfp4": (), "qwen3_mtp": (), "rare_words": (),
 }  # fmt: skip
 WITHOUT_EXPERTS = ("deepseek_mtp-dense-straight-queries-tied",)  # which routing does not affect
 # Their files have a test of their own: their keys are those of another class, or of a config inside the config.

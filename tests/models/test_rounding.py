@@ -30,7 +30,8 @@ from bringup.graphs.registry import FAMILIES
 from tests.models import drafts, family, parity
 
 DTYPE = "bfloat16"
-DRAFTS = ("deepseek_mtp", "eagle3")  # they take hidden states: `verify` has none, their logits are compared here
+# They take hidden states: `verify` has none, their logits are compared here.
+DRAFTS = ("deepseek_mtp", "eagle3", "qwen3_mtp")
 BOTH = {"llama": "smollm2-tied", "deepseek_v3": "groups-yarn"}  # by `torch` and for `iree-cpu` as well
 FAST = "llama"  # in `make test`
 

@@ -49,11 +49,12 @@ def draft(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(checkpoint: Path, count: int) -> tuple[list[int], list[list[int]], int]:
     """The tokens, the proposals of each step, and how many of them are right; no cache, one forward for each row."""
     model = parity.load_reference(checkpoint)
+    layers = model.config.num_hidden_layers
 
     def forward(tokens: list[int]) -> tuple[int, np.ndarray]:
         with torch.no_grad():
             found = model(torch.tensor([tokens]), output_hidden_states=True, use_cache=False)
-        return int(found.logits[0, -1].argmax()), found.hidden_states[LAYERS][0].numpy()
+        return int(found.logits[0, -1].argmax()), found.hidden_states[layers][0].numpy()
 
     tokens = list(PROMPT)
     while len(tokens) < len(PROMPT) + NEW:

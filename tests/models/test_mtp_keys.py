@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
+from bringup.compile.job import open_job
 from bringup.compile.pipeline import check
 from bringup.diagnostics import BringupError
-from tests.models import drafts, family
-from tests.models.test_deepseek_mtp import CASES, opened, write
+from tests.models import drafts, family, test_deepseek_mtp, test_qwen3_mtp
 
 OF_MODEL = {"num_hidden_layers", "num_nextn_predict_layers"}  # which layer is the draft's: tested by name
+OF_LAYERS = {"mlp_layer_types", "layer_types", "mlp_only_layers"}  # longer by the draft's layer
+MODULES = (test_deepseek_mtp, test_qwen3_mtp)
 
 
 def changed(case: drafts.Draft, words: dict[str, object], out: Path) -> Path:
@@ -23,8 +26,7 @@ def changed(case: drafts.Draft, words: dict[str, object], out: Path) -> Path:
     shutil.copytree(case.checkpoint, out / "published")
     (out / "published/config.json").write_text(json.dumps(words), "utf-8")
     whole = json.loads((out / "whole/config.json").read_text("utf-8"))
-    allowed = OF_MODEL | {"mlp_layer_types", "layer_types"}  # longer by the draft's layer
-    words = {key: value for key, value in words.items() if key not in allowed}
+    words = {key: value for key, value in words.items() if key not in OF_MODEL | OF_LAYERS}
     (out / "whole/config.json").write_text(json.dumps(whole | words), "utf-8")
     return out / "published"
 
@@ -39,9 +41,9 @@ def theirs(folder: Path, tokens: list[int], hidden: np.ndarray) -> np.ndarray | 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_keys_walk(name: str, tmp_path: Path) -> None:
-    case = write(name, tmp_path / "base")
+@pytest.mark.parametrize(("module", "name"), [(module, name) for module in MODULES for name in module.CASES])
+def test_keys_walk(module: ModuleType, name: str, tmp_path: Path) -> None:
+    case = module.write(name, tmp_path / "base")
     _, raw = drafts.read(case.checkpoint)
     tokens, before = case.theirs()
     hidden = case.inputs["hidden"]
@@ -55,7 +57,7 @@ def test_keys_walk(name: str, tmp_path: Path) -> None:
             departing.setdefault(key, "transformers refuses")
             continue
         try:
-            job = opened(folder)
+            job = open_job(case.model, str(folder))
             check(job).raise_if_errors()
             ours = family.eager_logits(job, tokens, family.PROMPT, hidden=hidden)
         except BringupError as refusal:
