@@ -63,8 +63,7 @@ class Qwen3Mtp(Mtp):
 
     No report defines which hidden state that is; here it is the input `hidden`. The layer was trained with the output
     of the last norm, which is the input of the head: `--aux-hidden 48` of Qwen3-Next, and `--aux-hidden 1` of the draft
-    itself. vLLM and SGLang pass it; llama.cpp (until pull request 24025), LightLLM (until 1402) and Rapid-MLX (until
-    3371) passed the input of that norm, and fewer tokens were accepted. vllm-mlx has passed it since 660.
+    itself. vLLM and SGLang pass it; llama.cpp did not until its pull request 24025, and fewer tokens were accepted.
     """
 
     def __init__(self, config: Qwen3MtpConfig, dtype: str = "float32") -> None:
