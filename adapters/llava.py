@@ -20,7 +20,7 @@ def adapter(config: LlavaConfig) -> Adapter:
     """
     text = TABLES[config.block.family](config.block)
     rules = [replace(rule, pattern=rule.pattern.replace("model.", "model.language_model.", 1)) for rule in text.rules]
-    llava = Adapter("llava", text.defaults, text.prefix, PLACES, rules, text.drops)
+    llava = Adapter("llava", text.defaults, text.prefix, PLACES, rules=rules, drops=text.drops)
     llava.drop("vision_tower.{x:**}", why="it sees images; this graph is the language model, which reads text")
     for projector in ("multi_modal_projector", "mm_projector"):
         llava.drop(f"{projector}.{{x:**}}", why="it projects the features of the vision tower to tokens")

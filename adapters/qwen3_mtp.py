@@ -21,7 +21,7 @@ def adapter(config: Qwen3MtpConfig) -> Adapter:
     tensor for each matrix, although those of its layers are in one tensor: either form is read.
     """
     block = config.block
-    draft = Adapter("qwen3_mtp", defaults=("out in", "vocab m"), prefix="model.", wrappers=PLACES)
+    draft = Adapter("qwen3_mtp", defaults=("out in", "vocab m"), prefix="model.", wrappers=PLACES, unprefixed=("mtp",))
     for name, stored in NORMS.items():
         draft[f"model.{name}.weight"] = S(f"{AT}{stored}.weight")
     draft["model.eh_proj.weight"] = S(f"{AT}fc.weight", plain=True)

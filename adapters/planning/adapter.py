@@ -69,15 +69,17 @@ class Adapter:
 
     `defaults` state how matrices without declared axes are stored, one string for each kind of parameter, such as `"out
     in"` (torch's Linear) and `"vocab m"`. `prefix` is a first name that a checkpoint may have or lack; `wrappers` are
-    alternatives to it. `infix` is a name that may occur inside of others. `trace` is that of `traced`, whose rules
-    follow from headers. `before` and `after` are the functions of `with_`, which rules refer to. `by_name`: the tensors
-    are the parameters, each under its own name, so findings do not mention rules.
+    alternatives to it; names that begin with one of `unprefixed` have neither. `infix` is a name that may occur inside
+    of others. `trace` is that of `traced`, whose rules follow from headers. `before` and `after` are the functions of
+    `with_`, which rules refer to. `by_name`: the tensors are the parameters, each under its own name, so findings do
+    not mention rules.
     """
 
     name: str
     defaults: tuple[str, ...] = ()
     prefix: str = ""
     wrappers: tuple[str, ...] = ()
+    unprefixed: tuple[str, ...] = ()
     rules: list[Rule] = field(default_factory=list[Rule])
     drops: list[Drop] = field(default_factory=list[Drop])
     infix: str = ""
@@ -261,12 +263,12 @@ class Adapter:
         return Names(headers, self.prefixes, self.outside())
 
     def outside(self) -> set[str]:
-        """First sections of tensors that never have the prefix: those that only parameters outside of it read."""
+        """First sections of tensors that never have the prefix: also those that only parameters outside of it read."""
         first: dict[bool, set[str]] = {True: set(), False: set()}
         for rule in self.rules:
             below = rule.pattern.startswith(self.prefix)
             first[below] |= {first_section(expr) for expr in rule.own if isinstance(expr, Source)}
-        return first[False] - first[True]
+        return {*self.unprefixed, *(first[False] - first[True])}
 
     def default_axes(self, declared: Axes) -> Axes:
         """The default storage of a source without axes, with the sizes of the declaration; () without a default."""

@@ -27,6 +27,7 @@ PLAIN = (
     "mlp.gate.weight",
     "ln_",
     "eh_proj",
+    "mtp.fc",
 )
 COLUMNS_FIRST = ("attn.c_", "mlp.c_")
 Tensors = dict[str, np.ndarray]
