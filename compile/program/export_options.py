@@ -9,6 +9,7 @@ from typing import Any
 from bringup.arguments import integer, integer_list
 from bringup.compile.job import Job
 from bringup.compile.program.program import EntryPoint, Value
+from bringup.compile.program.step_inputs import checked_tokens
 from bringup.diagnostics import fail
 from bringup.graphs.core.graph import OWN, Graph
 from bringup.graphs.core.module import Param, State
@@ -133,14 +134,6 @@ class Layout:
     def max_blocks(self) -> int:
         """The number of cache blocks of the longest sequence."""
         return self.sizes.blocks_each
-
-
-def checked_tokens(draft_tokens: int, recurrent: bool) -> int:
-    """The largest number of tokens of a sequence in a step that checks so many proposals.
-
-    With recurrent states, the proposals that were accepted in the step before precede the last token.
-    """
-    return 1 + draft_tokens * (1 + recurrent)
 
 
 def _refuse_storage(graph: Graph) -> None:

@@ -48,6 +48,14 @@ def chunks_of(count: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
         count -= taken
 
 
+def checked_tokens(draft_tokens: int, recurrent: bool) -> int:
+    """The largest number of tokens of a sequence in a step that checks so many proposals.
+
+    With recurrent states, the proposals that were accepted in the step before precede the last token.
+    """
+    return 1 + draft_tokens * (1 + recurrent)
+
+
 def make_step(chunks: Sequence[Chunk], entry: Entry, interface: Interface) -> dict[str, np.ndarray]:
     """The arrays of `Step`, by name, for one run of an entry, padded to its numbers of tokens and sequences.
 

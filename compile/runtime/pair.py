@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bringup.compile.bundle.folder import TOKENIZER
-from bringup.compile.program.export_options import checked_tokens
 from bringup.compile.program.program import Interface
+from bringup.compile.program.step_inputs import checked_tokens
 from bringup.compile.runtime.opening import Opened
 from bringup.compile.runtime.proposals import HiddenProposer, Proposer, TokenProposer
 from bringup.compile.runtime.session import Session

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from bringup.compile.program.export_options import checked_tokens
 from bringup.compile.program.program import Entry, Interface, StateSpec
+from bringup.compile.program.step_inputs import checked_tokens
 from bringup.compile.runtime.batch import Batch
 from bringup.compile.runtime.opening import Opened
 from bringup.compile.runtime.request import Request
