@@ -116,7 +116,7 @@ def test_stacked_experts_with_scales(tmp_path: Path) -> None:
 
 
 def _with_a_module_for_each_expert(folder: Path, other: Path, stored: dict[str, torch.Tensor]) -> Job:
-    """The checkpoint in that form. Modules that no rule names are missing and unread, not unquantised."""
+    """The checkpoint in that form. Of modules that no rule names, the names are wrong: the config lists them."""
     same = {name: tensor for name, tensor in stored.items() if "block_sparse_moe" not in name or "router" in name}
     tensors, unnamed = dict(same), dict(same)
     for name in stored.keys() - same.keys():
@@ -129,7 +129,9 @@ def _with_a_module_for_each_expert(folder: Path, other: Path, stored: dict[str, 
                 tensors[f"{moe}.experts.{e}.{x}_proj.{part}"] = rows.contiguous()
     shutil.copytree(folder, other)
     save_file(unnamed, other / "model.safetensors", {"format": "pt"})
-    assert {finding.code for finding in check(open_job(checkpoint=str(other))).findings} == {"BU101", "BU105"}
+    helps = {finding.code: finding.help for finding in check(open_job(checkpoint=str(other))).findings}
+    assert helps.keys() == {"BU101", "BU105", "BU137"}
+    assert "correct the names in the rules" in helps["BU137"]
     save_file(tensors, other / "model.safetensors", {"format": "pt"})
     job = open_job(checkpoint=str(other))
     assert check(job).findings == []

@@ -134,15 +134,9 @@ def test_the_rule_is_corrected(
 
 
 @pytest.mark.parametrize(
-    ("stated", "other", "codes"),
-    [
-        ("gptq", "awq", {"BU101", "BU105"}),  # tensors of the same names
-        ("awq", "gptq", {"BU101", "BU105"}),
-        ("awq", "awq of rows", {"BU101", "BU105"}),
-        ("gptq", "int8", {"BU101", "BU137"}),
-    ],
+    ("stated", "other"), [("gptq", "awq"), ("awq", "gptq"), ("awq", "awq of rows"), ("gptq", "int8")]
 )
-def test_matrices_of_another_format_are_not_renamed_ones(read: Read, stated: str, other: str, codes: set[str]) -> None:
+def test_matrices_of_another_format_are_not_renamed_ones(read: Read, stated: str, other: str) -> None:
     """Modules of another name, which the rules do not read under their own one either."""
     (tensors, config), (others, _) = (
         renamed(read("llama of words", form), ".mlp.", ".ffn.") for form in (stated, other)
@@ -152,5 +146,6 @@ def test_matrices_of_another_format_are_not_renamed_ones(read: Read, stated: str
         **{n: a for n, a in others.items() if ".ffn." in n},
     }
     report = checked((mixed, config))
-    assert {finding.code for finding in report.findings} == codes
+    assert "BU137" in {finding.code for finding in report.findings}
     assert not any("did you mean" in finding.help for finding in report.findings)
+    assert not any("listed as unquantised" in finding.help for finding in report.findings)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bringup.adapters.planning.plan import Plan
-from bringup.adapters.planning.quantization import Format, format_of, part_of, parts_of
+from bringup.adapters.planning.quantization import Format, format_of, parts_of
 from bringup.adapters.schemes.arrays import CACHES
 from bringup.adapters.schemes.registry import read_quantisation
 from bringup.adapters.schemes.scheme import Modules
@@ -32,26 +32,19 @@ def foreign(
 ) -> Iterable[Cause]:
     """One cause for each format of matrices that no rule reads, except those of parameters without a rule.
 
-    Names are wrong, not the format, of matrices that rules would read under another name (`misnamed`). So they are, if
-    rules lack matrices, of those that no rule names and that the config does not list as unquantised.
+    `misnamed` are matrices that rules would read under another name: names are wrong, not the format.
     """
     plan, method = job.plan, str(words.get("quant_method", ""))
     touched = parts_of(plan.unread)  # matrices with an unread part
     if not touched:
         return
     absent = parts_of(bare_names(plan, (n for p in plan.problems if p.code in ("BU101", "BU109") for n in p.sources)))
-    named = {(part_of(name) or (name,))[0] for _, names in plan.requests for name in bare_names(plan, names)}
-    storage = read_quantisation(job.config, job.family.name).stored
     formats: dict[str, tuple[Format, dict[str, Mapping[str, str]]]] = {}
     for plain, parts in parts_of(plan.headers).items():
         if plain not in touched or any(name in plan.required for name in parts.values()):
             continue
         row = format_of(parts, method)
         if row is None or any(name in unruled for name in parts.values()):
-            continue
-        bare = plain.removeprefix(plan.prefix)
-        known = absent and storage and method in row.methods and storage.stores(_module(plan, bare))
-        if known and bare not in named:
             continue
         if plain not in misnamed and not _renamed(plan, plain, parts, absent):
             formats.setdefault(row.name, (row, {}))[1][plain] = parts
@@ -60,11 +53,6 @@ def foreign(
         caches = _of_caches(plan, names)
         wanted = {name for plain in bare_names(plan, matrices) for name in absent.get(plain, {}).values()}
         yield Cause(_finding(job, words, row, matrices, caches), frozenset({*names, *caches, *wanted, *matrices}))
-
-
-def _module(plan: Plan, bare: str) -> Modules:
-    module = bare.removesuffix(".weight")
-    return Modules.named(f"{plan.prefix}{module}", module, table=False)
 
 
 def _of_caches(plan: Plan, names: Collection[str]) -> list[str]:
@@ -107,10 +95,19 @@ def _advice(job: Job, words: Mapping[str, object], row: Format, matrices: Parts)
     if proposed and reads(job, proposed):
         return place.replacement(proposed)
     if words.get("quant_method") in row.methods and reads(job, words):
-        return (
-            f"these modules are listed as unquantised: correct the list in {place.group}, or give their plain weights"
-        )
+        listing = f"these modules are listed as unquantised: correct the list in {place.group}"
+        naming = "no rule reads these modules as quantised ones: correct the names in the rules"
+        return f"{listing if _unquantised(job, matrices) else naming}, or give their plain weights"
     how = f" ({row.dequantise})" if row.dequantise else ""
     return f"give the checkpoint that was quantised, or dequantise this one{how}" + (
         f" and {place.removal}" if words and not row.dequantise else ""
+    )
+
+
+def _unquantised(job: Job, matrices: Iterable[str]) -> bool:
+    """Whether the config excludes some of the matrices from quantisation."""
+    prefix, storage = job.plan.prefix, read_quantisation(job.config, job.family.name).stored
+    modules = (plain.removeprefix(prefix).removesuffix(".weight") for plain in matrices)
+    return storage is None or any(
+        not storage.stores(Modules.named(prefix + module, module, table=False)) for module in modules
     )
