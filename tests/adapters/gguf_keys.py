@@ -281,7 +281,7 @@ def nemotron_h(writer: gguf.GGUFWriter, config: Config) -> None:
 
 
 def falcon_h1(writer: gguf.GGUFWriter, config: Config) -> None:
-    """`FalconH1Model.set_gguf_parameters`, and what `Mamba2Model.set_gguf_parameters` writes beside it."""
+    """`FalconH1Model.set_gguf_parameters`, and what `Mamba2Model.set_gguf_parameters` writes in addition."""
     writer.add_vocab_size(config["vocab_size"])
     writer.add_ssm_conv_kernel(config["mamba_d_conv"])
     writer.add_ssm_inner_size(config["mamba_d_ssm"])

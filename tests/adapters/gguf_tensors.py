@@ -121,6 +121,19 @@ def of_tiled_delta_nets(tensors: Tensors, config: Config) -> Tensors:
     return found
 
 
+def _of_mamba2(name: str, array: np.ndarray, groups: int) -> np.ndarray:
+    """`Mamba2Model.modify_tensors`: a tensor of a mixer; others are as they were."""
+    if name.endswith("A_log"):
+        return -np.exp(array)[:, None]
+    if name.endswith(("mamba.D", "mixer.D")):
+        return array[:, None]
+    if "conv1d.weight" in name:
+        return array.squeeze()
+    if name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
+        return array.reshape(groups, -1)
+    return array
+
+
 def granite_hybrid(tensors: Tensors, config: Config) -> Tensors:
     """`Mamba2Model.modify_tensors`, `GraniteMoeModel.modify_tensors` and `LlamaModel.modify_tensors`."""
     found: Tensors = {}
@@ -132,14 +145,7 @@ def granite_hybrid(tensors: Tensors, config: Config) -> Tensors:
             continue
         if name.endswith("output_linear.weight"):
             name = _of_granite(name, "down", experts)
-        elif name.endswith("A_log"):
-            array = -np.exp(array)[:, None]
-        elif name.endswith("mamba.D"):
-            array = array[:, None]
-        elif "conv1d.weight" in name:
-            array = array.squeeze()
-        elif name.endswith("mamba.norm.weight"):
-            array = array.reshape(config["mamba_n_groups"], -1)
+        array = _of_mamba2(name, array, config["mamba_n_groups"])
         found[name.replace("dt_bias", "dt_proj.bias")] = array
     return found
 
@@ -166,17 +172,9 @@ def lfm2_moe(tensors: Tensors, config: Config) -> Tensors:
 def nemotron_h(tensors: Tensors, config: Config) -> Tensors:
     """`NemotronHModel.modify_tensors`, which is that of Granite for the layers with Mamba 2 or attention."""
     found: Tensors = {}
-    kinds = config["layers_block_type"]
     for name, array in all_in_pairs(tensors, config).items():
-        if name.endswith("A_log"):
-            array = -np.exp(array)[:, None]
-        elif name.endswith("mixer.D"):
-            array = array[:, None]
-        elif "conv1d.weight" in name:
-            array = array.squeeze()
-        elif name.endswith("mixer.norm.weight") and kinds[int(name.split(".")[2])] == "linear_attention":
-            array = array.reshape(config["n_groups"], -1)
-        elif ".mixer.experts." in name:
+        array = _of_mamba2(name, array, config["n_groups"])
+        if ".mixer.experts." in name:
             name = name.replace("backbone.", "model.").replace(".mixer.", ".mlp.")
         found[name.replace("dt_bias", "dt.bias")] = array
     return found
@@ -203,15 +201,8 @@ def falcon_h1(tensors: Tensors, config: Config) -> Tensors:
     found: Tensors = {}
     for name, array in tensors.items():
         module = name.split(".")[-2]
-        if name.endswith("A_log"):
-            array = -np.exp(array)[:, None]
-        elif name.endswith("mamba.D"):
-            array = array[:, None]
-        elif "conv1d.weight" in name:
-            array = array.squeeze()
-        elif name.endswith("mamba.norm.weight"):
-            array = array.reshape(config["mamba_n_groups"], -1)
-        elif module in factors:
+        array = _of_mamba2(name, array, config["mamba_n_groups"])
+        if module in factors:
             array = (array * factors[module]).astype(np.float32)
         found[name.replace("dt_bias", "dt_proj.bias")] = array
     return found
