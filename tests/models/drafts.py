@@ -63,8 +63,9 @@ def save(config: PreTrainedConfig, folder: Path, dtype: str = "float32", *, draf
         for matrix, shape in ({"eh_proj": (m, 2 * m)} | shared).items():
             norms[matrix] = torch.empty(shape).normal_(0, parity.GAIN[dtype] * shape[1] ** -0.5, generator=random)
         tensors |= {stored(config.model_type, number, name): a.to(getattr(torch, dtype)) for name, a in norms.items()}
-    raw = json.loads(config.to_json_string()) | ({} if qwen else {"num_nextn_predict_layers": drafts})
-    return write(folder / "published", tensors, raw | {"architectures": whole.architectures})
+    saved = json.loads((folder / "whole" / "config.json").read_text("utf-8"))
+    raw = json.loads(config.to_json_string()) | {key: saved[key] for key in ("architectures", "dtype")}
+    return write(folder / "published", tensors, raw | ({} if qwen else {"num_nextn_predict_layers": drafts}))
 
 
 def stored(kind: object, number: int, name: str) -> str:

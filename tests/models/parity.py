@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -83,7 +84,8 @@ def _kind(config: transformers.PreTrainedConfig) -> Any:
 
 def save_checkpoint(config: transformers.PreTrainedConfig, folder: Path, dtype: str = "float32") -> Path:
     """A seeded random model as `save_pretrained` writes it; each of its tensors matters to the logits."""
-    model = _kind(config).from_config(config, dtype=torch.float32)
+    # a copy: `save_pretrained` sets the dtype of the config, which other tests save too
+    model = _kind(config).from_config(copy.deepcopy(config), dtype=torch.float32)
     random = torch.Generator().manual_seed(0)
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
