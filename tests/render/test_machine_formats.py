@@ -104,6 +104,26 @@ def assert_stands_there(physical: dict, bases: dict) -> None:
     assert lines[-1].endswith(")")
 
 
+def test_a_result_of_sarif_is_at_a_file_of_the_repository(workspace: Path, tmp_path: Path) -> None:
+    """The rule of an adapter elsewhere is a related location, and the location if nothing else is known."""
+    outside = tmp_path / "outside.py"
+    outside.write_text((workspace / "adapters/tiny.py").read_text("utf-8"), "utf-8")
+    checkpoint = workspace / "model.safetensors"
+    checkpoint.write_bytes(b"")
+    rule = Site(str(outside), 3)
+    both = Diagnostic(code="BU102", message="m", where=rule, file=str(checkpoint))
+    alone = Diagnostic(code="BU102", message="m", where=rule)
+    first, second = json.loads(render("sarif", Report("tiny", [both, alone])))["runs"][0]["results"]
+    assert [_file(place) for place in first["locations"]] == ["model.safetensors"]
+    assert [_file(place) for place in first["relatedLocations"]] == [outside.as_uri()]
+    assert [_file(place) for place in second["locations"]] == [outside.as_uri()]
+    assert "relatedLocations" not in second
+
+
+def _file(location: dict) -> str:
+    return location["physicalLocation"]["artifactLocation"]["uri"]
+
+
 def test_a_fix_of_sarif_can_be_applied(workspace: Path) -> None:
     (result,) = json.loads(render("sarif", Report("tiny", [shape()])))["runs"][0]["results"]
     (change,) = result["fixes"][0]["artifactChanges"]

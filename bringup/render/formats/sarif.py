@@ -64,11 +64,15 @@ def _one_line(text: str) -> str:
 
 
 def _result(finding: Diagnostic, rule: int, fingerprint: str) -> Json:
-    """The position of a result is its rule, else the parameter, else the checkpoint's file; the others are related."""
+    """The position of a result is its rule, else the parameter, else the checkpoint's file; the others are related.
+
+    Viewers show only files of the repository, so these precede others, such as the rules of an installed adapter.
+    """
     file = Site(finding.file, finding.line) if finding.line else finding.file
     label = "the tensor" if finding.tensor or finding.where else "the file"
     labels = {finding.where_label: finding.where, "the parameter": finding.declared, label: file}
-    places = [_physical(place) | {"message": {"text": text}} for text, place in labels.items() if place]
+    given = sorted(((text, place) for text, place in labels.items() if place), key=lambda pair: not _viewed(pair[1]))
+    places = [_physical(place) | {"message": {"text": text}} for text, place in given]
     first = {key: value for key, value in places[0].items() if key != "message"} if places else {}
     if finding.parameter:
         first["logicalLocations"] = [{"fullyQualifiedName": finding.parameter, "kind": "parameter"}]
@@ -104,6 +108,10 @@ def _message(finding: Diagnostic) -> str:
     show braces that are doubled as the specification requires unchanged."""
     text = f"{finding.message}; {finding.help}" if finding.help else finding.message
     return re.sub(r"\{(\d+)\}", r"{{\1}}", text).replace("](", "\\](")
+
+
+def _viewed(place: Site | str) -> bool:
+    return in_repository(place if isinstance(place, str) else place.file) is not None
 
 
 def _physical(place: Site | str) -> Json:
