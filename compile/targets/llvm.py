@@ -209,8 +209,7 @@ def _objects(calls: Calls, machine: Machine, store: ModuleStore | None) -> tuple
     count = 0
     texts = zip((*texts_of(_kernels(calls), machine), threads_text(machine)), (False, True, False), strict=True)
     for text, vectorise in texts:
-        inputs = {"text": digest(text), "machine": f"{machine.cpu} {' '.join(machine.features)}"}
-        inputs["vectorise"] = str(vectorise)
+        inputs = {"text": digest(text), "machine": f"{machine.cpu} {machine.attributes}", "vectorise": str(vectorise)}
         code = store.get(inputs) if store else None
         if code is None:
             code, count = compiled(text, machine, vectorise=vectorise), count + 1

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from llvmlite import binding
 
+from bringup.compile.llvm.ir import machine
+from bringup.compile.llvm.ir.machine import Machine
 from bringup.compile.llvm.module import compiled, texts_of
 from bringup.compile.llvm.select.registry import calls_of
 from bringup.compile.schedule.graph.op_graph import OpGraph
@@ -46,6 +51,26 @@ def test_largest_codes_and_numbers(form: str, machine: str) -> None:
             one.f.arrays["x"][0, column] = 1.0
             parts.append(one.found(machine).astype(np.float64))
         assert far(found, 32 * size * np.sum(parts, 0)) <= 2e-6
+
+
+@pytest.mark.skipif(not VARIANTS, reason="the names are those of x86")
+def test_features_that_a_virtual_machine_hides_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM's name of the processor implies them: sapphirerapids has products of float16."""
+    reported = dict.fromkeys(VARIANTS["avx512vnni"].features, True) | {"avx512fp16": False, "avx512bf16": False}
+    hiding = replace(VARIANTS["avx512vnni"], cpu="sapphirerapids")
+    monkeypatch.setattr(machine, "_reported", lambda: reported)
+    with_all, hidden = (_squares(hiding, as_host, monkeypatch) for as_host in (VARIANTS["avx2"], hiding))
+    assert "vmulph" in with_all
+    assert "vmulph" not in hidden
+    assert "zmm" in hidden
+
+
+def _squares(target: Machine, as_host: Machine, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The assembly of a product of float16 vectors."""
+    monkeypatch.setattr(machine, "host", lambda: as_host)
+    body = "%x = load <32 x half>, ptr %p %y = fmul <32 x half> %x, %x store <32 x half> %y, ptr %p ret void"
+    module = binding.parse_assembly(f"define void @f(ptr %p) {{ {body} }}")
+    return target.target_machine().emit_assembly(module)
 
 
 @pytest.mark.slow

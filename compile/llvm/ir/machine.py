@@ -14,7 +14,7 @@ _AVX512, _AVX2, _SSE, _NEON = (16, 32), (8, 16), (4, 16), (4, 32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """`cpu` is LLVM's name of a processor; `features` are those beyond the ones that the name implies, sorted."""
+    """`cpu` is LLVM's name of a processor; `features` are those that code may use beyond a baseline, sorted."""
 
     triple: str
     cpu: str
@@ -58,9 +58,18 @@ class Machine:
         from llvmlite import binding
 
         _initialise()
-        features = ",".join(f"+{name}" for name in self.features)
         target = binding.Target.from_triple(self.triple)
-        return target.create_target_machine(cpu=self.cpu, features=features, opt=3, reloc="pic", jit=True)
+        return target.create_target_machine(cpu=self.cpu, features=self.attributes, opt=3, reloc="pic", jit=True)
+
+    @property
+    def attributes(self) -> str:
+        """LLVM's list of features to remove and to add, in this order: `-avx512bf16,…,+avx512bw`.
+
+        The name of a processor implies all its features. A virtual machine may hide some of them, such as the bfloat16
+        instructions of Sapphire Rapids, so those that the host does not report are removed.
+        """
+        hidden = _reported().keys() - set(self.features) if self == host() else ()
+        return ",".join([*(f"-{name}" for name in sorted(hidden)), *(f"+{name}" for name in self.features)])
 
     @property
     def _vectors(self) -> tuple[int, int]:
@@ -78,13 +87,21 @@ def host() -> Machine:
     from llvmlite import binding
 
     _initialise()
-    features = tuple(sorted(name for name, has in binding.get_host_cpu_features().items() if has))
+    features = tuple(sorted(name for name, has in _reported().items() if has))
     return Machine(triple=binding.get_process_triple(), cpu=binding.get_host_cpu_name(), features=features)
 
 
 def generic() -> Machine:
     """The baseline processor of this machine's architecture: code for it runs on all of them."""
     return Machine(triple=host().triple, cpu="x86-64" if host().is_x86 else "generic", features=())
+
+
+@cache
+def _reported() -> dict[str, bool]:
+    """The features that LLVM knows of, and whether this machine reports them."""
+    from llvmlite import binding
+
+    return dict(binding.get_host_cpu_features())
 
 
 @cache
