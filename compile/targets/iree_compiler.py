@@ -9,9 +9,10 @@ import signal
 import subprocess
 import tempfile
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
+from bringup.compile.targets.iree_processors import HOST, host_flags
 from bringup.system.die_with_parent import die_with
 from bringup.system.environment import minimal
 
@@ -62,7 +63,7 @@ class IreeOptions:
     """
 
     backend: str = "llvm-cpu"
-    device_flags: tuple[str, ...] = ("--iree-llvmcpu-target-cpu=host",)
+    device_flags: tuple[str, ...] = (HOST,)
     pack_weights: bool = True
     extra_flags: tuple[str, ...] = ()
     dump_dir: Path | None = None
@@ -124,7 +125,8 @@ class Compilation:
     def _start(self, verify: str) -> subprocess.Popen[bytes]:
         from iree.compiler.tools.binaries import find_tool
 
-        command = [find_tool("iree-compile"), str(self.source), "-o", str(self.output), *self.options.flags(), verify]
+        flags = [each for flag in self.options.flags() for each in (host_flags() if flag == HOST else (flag,))]
+        command = [find_tool("iree-compile"), str(self.source), "-o", str(self.output), *flags, verify]
         with self.log.open("wb") as log:
             return subprocess.Popen(
                 command,
@@ -145,30 +147,9 @@ def compile_mlir(text: str, options: IreeOptions | None = None) -> bytes:
         return compilation.result()
 
 
-@cache
-def accepted_cpus() -> tuple[str, ...]:
-    """The names that `--iree-llvmcpu-target-cpu` accepts in addition to `host` and `generic`, as iree-compile lists
-    them.
-
-    () if iree-compile is not installed or prints no such list.
-    """
-    device = ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu")
-    with tempfile.TemporaryDirectory(prefix="bringup-") as folder:
-        try:
-            from iree.compiler.tools.binaries import find_tool
-
-            command = [find_tool("iree-compile"), "-", *device, "--iree-llvmcpu-target-cpu=help"]
-            done = subprocess.run(
-                command, cwd=folder, input="module {}", capture_output=True, text=True, env=minimal(), check=False
-            )
-        except (ImportError, OSError, ValueError):  # ValueError: the package is installed, its program is missing
-            return ()
-    _, _, names = done.stderr.partition("List of accepted CPUs: ")
-    return tuple(names.partition("\n")[0].split(", ")) if names else ()
-
-
 def _first_error(log: str, code: int) -> str:
     if code < 0:
-        return f"iree-compile was ended by {signal.Signals(-code).name}"
+        ended = f"iree-compile was ended by {signal.Signals(-code).name}"
+        return next((f"{ended}: {line}" for line in log.splitlines() if line.startswith("LLVM ERROR: ")), ended)
     errors = (line.split("error: ", 1)[1] for line in log.splitlines() if "error: " in line)
     return next(errors, f"iree-compile ended with code {code} and no error line")

@@ -31,7 +31,7 @@ DEFAULT_DEVICE = "local-task"
 
 
 def _processors() -> Sequence[str]:
-    from bringup.compile.targets.iree_compiler import accepted_cpus
+    from bringup.compile.targets.iree_processors import accepted_cpus
 
     return ("host", "generic", *accepted) if (accepted := accepted_cpus()) else ()
 

@@ -174,12 +174,17 @@ def test_recent_lines_are_in_the_report() -> None:
 
 def test_a_compiler_that_dies_is_one_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     binaries = pytest.importorskip("iree.compiler.tools.binaries")
-    from bringup.compile.targets.iree_compiler import LoweringError, compile_mlir
+    from bringup.compile.targets.iree_compiler import IreeOptions, LoweringError, compile_mlir
 
+    options = IreeOptions(device_flags=("--iree-llvmcpu-target-cpu=generic",))
     tool, runs = tmp_path / "iree-compile", tmp_path / "runs"
-    tool.write_text(f"#!/bin/sh\necho 'Stack dump: error: none of these' >&2\necho >> {runs}\nkill -SEGV $$\n")
-    tool.chmod(0o755)
     monkeypatch.setattr(binaries, "find_tool", lambda name: str(tool))
-    with pytest.raises(LoweringError, match=r"^iree-compile was ended by SIGSEGV$"):
-        compile_mlir("module {}")
-    assert runs.read_text() == "\n", "it is not run again, as after an error, for another message"
+    for text, signal, message in (
+        ("Stack dump: error: none of these", "SEGV", "iree-compile was ended by SIGSEGV"),
+        ("LLVM ERROR: cannot split", "ABRT", "iree-compile was ended by SIGABRT: LLVM ERROR: cannot split"),
+    ):
+        tool.write_text(f"#!/bin/sh\necho '{text}' >&2\necho >> {runs}\nkill -{signal} $$\n")
+        tool.chmod(0o755)
+        with pytest.raises(LoweringError, match=f"^{message}$"):
+            compile_mlir("module {}", options)
+    assert runs.read_text() == "\n\n", "it is not run again, as after an error, for another message"
