@@ -9,12 +9,15 @@ from bringup.graphs.config.aliases import read_alias
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.moe import RoutingConfig
 from bringup.graphs.core.module import Module, Param
-from bringup.graphs.deepseek import NULLS, Deepseek, DeepseekConfig, read_deepseek, sparse_layers
+from bringup.graphs.deepseek import NULLS, Deepseek, DeepseekConfig, Defaults, read_deepseek, sparse_layers
 from bringup.graphs.ops.linear import linear
 from bringup.graphs.ops.moe_routing import keep_best_groups, top_experts
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+ABSENT = Defaults(max_positions=2048, expert_ffn=1407, shared_experts=2, nulls=NULLS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +30,7 @@ class DeepseekV2Config(DeepseekConfig):
         fields.only("scoring_func", "softmax")
         read_alias(fields, "num_experts", "n_routed_experts")
         sparse = sparse_layers(fields, layers, dense=0)
-        return read_deepseek(fields, sparse, expert_ffn=1407, shared=2, max_positions=2048, nulls=NULLS) | {
+        return read_deepseek(fields, sparse, ABSENT) | {
             "mlp_bias": fields.get("mlp_bias", bool, False),
             "routing": _routing(fields) if any(sparse) else RoutingConfig.unused(fields),
         }

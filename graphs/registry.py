@@ -54,6 +54,7 @@ FAMILIES: tuple[Family, ...] = (
     _family("gemma2", "Gemma2", "Gemma2ForCausalLM", "Gemma2Model"),
     _family("gemma3", "Gemma3", "Gemma3ForCausalLM", "Gemma3TextModel"),
     _family("glm4_moe", "Glm4Moe", "Glm4MoeForCausalLM", "Glm4MoeModel"),
+    _family("glm_moe_dsa", "GlmMoeDsa", "GlmMoeDsaForCausalLM", "GlmMoeDsaModel"),
     _family("gpt2", "GPT2", "GPT2LMHeadModel", "GPT2Model"),
     _family("gpt_neox", "GPTNeoX", "GPTNeoXForCausalLM", "GPTNeoXModel"),
     _family("gpt_oss", "GptOss", "GptOssForCausalLM", "GptOssModel"),

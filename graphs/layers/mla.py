@@ -69,6 +69,12 @@ class LatentAttention(Module):
         self.latents = State("slot one row:(c | p)", one=1, c=c, p=p, dtype=current_options().cache_dtype)
 
     def forward(self, x_Nm: Tensor, cos: Tensor, sin: Tensor, step: Step) -> Tensor:
+        return self.attended(x_Nm, cos, sin, step, None)[0]
+
+    def attended(
+        self, x_Nm: Tensor, cos: Tensor, sin: Tensor, step: Step, selected_NL: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The output, and the mask [N, L] of the keys attended to: `selected_NL`, or the selection of the indexer."""
         import torch
 
         latent_Nc, turned_Np = self.kv_a_proj_with_mqa(x_Nm).split([self.c, self.p], -1)
@@ -80,9 +86,10 @@ class LatentAttention(Module):
         q_NHd = (self.q_b_proj if self.compressed else self.q_proj)(q_Nq).unflatten(1, (-1, self.n + self.p))
         q_NHn, q_NHp = q_NHd.split([self.n, self.p], -1)
         q_NHp = rope(q_NHp, cos, sin, interleaved=self.interleaved)
-        selected_NL = None if self.indexer is None else self.indexer(x_Nm, q_Nq, cos, sin, step)
+        if self.indexer is not None:
+            selected_NL = self.indexer(x_Nm, q_Nq, cos, sin, step)
         mixed_NHv = self._mixed(q_NHn, q_NHp, step, selected_NL)
-        return self.o_proj(mixed_NHv.flatten(1))
+        return self.o_proj(mixed_NHv.flatten(1)), selected_NL
 
     def _mixed(self, q_NHn: Tensor, q_NHp: Tensor, step: Step, selected_NL: Tensor | None) -> Tensor:
         """The attention output of each head [N, H, v]. LoRAs of both matrices are additional rows (`latent_lora`)."""

@@ -28,6 +28,7 @@ from transformers import (
     Qwen3NextConfig,
 )
 from transformers.models.deepseek_v32 import DeepseekV32Config
+from transformers.models.glm_moe_dsa import GlmMoeDsaConfig
 
 from tests.adapters import gguf_keys, gguf_tensors, llama_cpp
 from tests.adapters.llama_cpp import Config, Tensors
@@ -147,6 +148,19 @@ CASES: dict[str, Case] = {
         config=DeepseekV32Config(
             **SIZES | MLA, index_n_heads=13, index_head_dim=10, index_topk=7,
             rope_parameters=OF_V2 | {"mscale": 1.0, "mscale_all_dim": 1.0},
+        ),
+    ),
+    "glm-dsa": Case(
+        arch=ARCH.GLM_DSA, words=gguf_keys.glm_dsa, tensors=gguf_tensors.split_kv_b, save=save_biased,
+        config=GlmMoeDsaConfig(
+            **SIZES | MLA, index_n_heads=13, index_head_dim=10, index_topk=7, indexer_types=["full", "shared", "full"],
+        ),
+    ),
+    "glm-dsa-without-types": Case(
+        arch=ARCH.GLM_DSA, words=gguf_keys.glm_dsa_of_2026, tensors=gguf_tensors.split_kv_b, save=save_biased,
+        config=GlmMoeDsaConfig(
+            **SIZES | SQUARE_MLA | {"num_hidden_layers": 5, "max_position_embeddings": 1 << 20}, index_n_heads=13,
+            index_head_dim=10, index_topk=7, index_topk_freq=4, index_skip_topk_offset=3,
         ),
     ),
     "glm4-moe": Case(
