@@ -27,8 +27,7 @@ class DeepseekV3Config(DeepseekConfig):
 def read_v3(
     fields: Fields, sparse: tuple[bool, ...], absent: Defaults, *, normalise_null: bool | None = None
 ) -> dict[str, Any]:
-    """The fields that V3, V3.2 and GLM-5 read alike. All published configs name the same routing; another is an error.
-    """
+    """The fields that V3, V3.2 and GLM-5 read alike. Another routing than that of the published configs is an error."""
     fields.only("scoring_func", "sigmoid")
     fields.only("topk_method", "noaux_tc")
     read_alias(fields, "num_local_experts", "n_routed_experts")

@@ -73,6 +73,4 @@ class DeepseekV32(Deepseek):
     def indexer(self, config: DeepseekV32Config) -> Indexer:
         assert config.q_rank is not None
         heads, d, top_k = config.index_heads, config.index_dim, config.index_topk
-        return Indexer(
-            config.hidden, config.q_rank, heads=heads, d=d, top_k=top_k, interleaved=self.interleaved_index
-        )
+        return Indexer(config.hidden, config.q_rank, heads=heads, d=d, top_k=top_k, interleaved=self.interleaved_index)

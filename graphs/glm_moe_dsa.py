@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ABSENT = Defaults(
     max_positions=202752, q_rank=2048, plain_dim=192, value_dim=256, groups=1, topk_groups=1, eps=1e-5,
-    reads_head_dim=False,
+    head_dim="any",
 )  # fmt: skip
 TYPES = {"F": "full", "S": "shared"}  # of `index_topk_pattern`
 

@@ -64,6 +64,7 @@ FAMILIES: tuple[Family, ...] = (
     _family("lfm2_moe", "Lfm2Moe", "Lfm2MoeForCausalLM", "Lfm2MoeModel"),
     _family("llama", "Llama", *_LLAMA),
     _family("llava", "Llava", *_LLAVA),
+    _family("mistral4", "Mistral4", "Mistral4ForCausalLM", "Mistral4Model"),
     _family("mixtral", "Mixtral", "MixtralForCausalLM", "MixtralModel"),
     _family("nemotron_h", "NemotronH", "NemotronHForCausalLM", "NemotronHModel"),
     _family("olmo2", "Olmo2", "Olmo2ForCausalLM", "Olmo2Model"),

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 class Indexer(Module):
     """The lightning indexer (DeepSeek-V3.2 report §2.1): a few small heads, one key of D channels for each token.
 
-    Its queries are a projection of the queries' latent, of rank q. The first channels are rotated; DeepSeek's are not
-    `interleaved`, GLM-5's are. Scores are float32. The published code multiplies queries and keys by a Hadamard matrix before it
-    rounds them to float8; that does not change a product, and nothing is rounded here.
+    Its queries are a projection of the queries' latent, of rank q. The first channels are rotated, `interleaved` in
+    GLM-5 and not in DeepSeek-V3.2. Scores are float32. DeepSeek's code multiplies queries and keys by a Hadamard matrix
+    before it rounds them to float8; that does not change a product, and nothing is rounded here.
     """
 
     def __init__(self, m: int, q: int, *, heads: int, d: int, top_k: int, interleaved: bool = False) -> None:

@@ -186,6 +186,7 @@ ALIASES = [
     ("deepseek_v3", "num_nextn_predict_layers", "num_mtp_layers"),
     ("glm_moe_dsa", "num_local_experts", "n_routed_experts"),
     ("granitemoehybrid", "layers_block_type", "layer_types"),
+    ("mistral4", "num_local_experts", "n_routed_experts"),
     ("nemotron_h", "layer_types", "layers_block_type"),
     ("nemotron_h", "num_local_experts", "n_routed_experts"),
 ]

@@ -59,6 +59,7 @@ ON_CPU: dict[str, tuple[str, ...]] = {
     "lfm2_moe": ("dense-layer-tied",),
     "llama": ("one-key-head-biases", "mistral-layer-types", "smollm2-tied-bfloat16", "mistral-window-bfloat16"),
     "llava": ("llama",),
+    "mistral4": ("groups-yarn-tied", "straight-queries-halves-biases"),
     "mixtral": ("more-experts-than-tokens", "window-tied"),
     "nemotron_h": ("groups-latent-biases",),
     "olmo2": ("biases-llama3",),
@@ -79,7 +80,7 @@ MORE = ("gpt_oss_mxfp4", "rare_words")  # files of cases beside the families' ow
 # where one has the tensors of all.
 EVERY_TENSOR_MATTERS = {
     "deepseek_v3": ("groups-yarn",), "deepseek_v32": ("few-keys-yarn",),
-    "glm_moe_dsa": ("shared-keys-yarn",), "nemotron_h": ("groups-latent-biases",),
+    "glm_moe_dsa": ("shared-keys-yarn",), "mistral4": ("groups-yarn-tied",), "nemotron_h": ("groups-latent-biases",),
     "falcon_h1": ("groups-norm-biases-tied",),
     "deepseek_mtp": (), "eagle3": (), "gpt_oss_mxfp4": (), "llava": (), "mixtral": (), "qwen3_mtp": (),
     "rare_words": (),

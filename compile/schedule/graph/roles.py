@@ -25,8 +25,7 @@ class Role(Enum):
 _NAMES = {
     Role.ELEMENT: "add sub mul div remainder neg clamp maximum minimum sigmoid tanh exp log log1p abs pow rsqrt silu "
     "relu gelu gelu_tanh where gt ge lt le eq ne bitwise_and bitwise_or bitwise_not to",
-    Role.ROW: "rms_norm layer_norm softmax sum amax mean keep_best_groups top_experts top_keys "
-    "selected_positions",
+    Role.ROW: "rms_norm layer_norm softmax sum amax mean keep_best_groups top_experts top_keys selected_positions",
     Role.ROUND: "to_fp8",
     Role.GATHER: "index index_select quant_embedding",
     Role.PRODUCT: "linear bmm expert_linear quant_linear quant_experts fp8_linear fp8_experts "
