@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from transformers import PreTrainedConfig
 from transformers.models.glm_moe_dsa import GlmMoeDsaConfig
 
+from bringup.graphs.glm_moe_dsa import GlmMoeDsaConfig as OurConfig
 from tests.models import family
 from tests.models.test_deepseek_v3 import YARN, save_biased
 
@@ -39,3 +41,41 @@ CASES: dict[str, PreTrainedConfig] = {
 
 def write(name: str, folder: Path, dtype: str = "float32") -> family.Written:
     return family.Written(save_biased(CASES[name], folder, dtype), folder)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"index_topk_freq": 4, "index_skip_topk_offset": 3},
+        {"index_topk_freq": 3},
+        {"index_topk_freq": 0},
+        {"index_topk_pattern": "FSSFFSF"},
+        {"index_topk_pattern": ["full", "shared", "full", "full", "full", "shared", "shared"], "index_topk_freq": 2},
+    ],
+)
+def test_which_layers_select_keys(keys: dict[str, Any]) -> None:
+    """Those of transformers, for configs without `indexer_types`; and the same with it."""
+    theirs = GlmMoeDsaConfig(num_hidden_layers=7, **keys)
+    wanted = tuple(kind == "full" for kind in theirs.indexer_types)
+    raw = {key: value for key, value in theirs.to_dict().items() if value is not None}
+    assert OurConfig.from_hf(raw).selecting == wanted
+    del raw["indexer_types"]
+    assert OurConfig.from_hf(raw | keys).selecting == wanted
+
+
+@pytest.mark.parametrize(
+    ("code", "key", "changes"),
+    [
+        ("BU122", "indexer_types", {"indexer_types": ["shared", "full", "full"]}),  # no layer to share with
+        ("BU122", "indexer_types", {"indexer_types": ["full", "full"]}),
+        ("BU122", "index_topk_pattern", {"indexer_types": None, "index_topk_pattern": "FSX"}),
+        ("BU121", "index_topk_freq", {"index_topk_freq": None}),
+        ("BU151", "index_topk_pattern", {"index_topk_pattern": "FSF"}),
+        ("BU122", "indexer_rope_interleave", {"indexer_rope_interleave": False}),
+    ],
+)
+def test_configs_that_are_rejected_or_contradict_themselves(code: str, key: str, changes: dict[str, Any]) -> None:
+    raw = CASES["every-layer-selects-biases-tied"].to_dict()
+    _, findings = OurConfig.read({name: value for name, value in raw.items() if value is not None} | changes)
+    assert [(finding.code, finding.parameter) for finding in findings] == [(code, key)]
