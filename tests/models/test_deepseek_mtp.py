@@ -1,4 +1,4 @@
-"""Drafts of DeepSeek-V3, V3.2 and GLM-5: parity with transformers' decoder layer, between the parts that a draft adds."""
+"""Drafts of DeepSeek-V3, V3.2 and GLM-5: parity with transformers' decoder layer, between parts that a draft adds."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def _index_scores(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
     }
     by_token = node.argument("step_decode") is True
     parameters = {"q_NHD": q, "k_BLD": k, "weights_NH": weights, "starts": None if by_token else starts, "out_NL": out}
-    return (call_of("index_scores", parameters, constants, (-(-keys // tile), tokens, 1), warps=4, stages=1),)
+    return (call_of("indexer.index_scores", parameters, constants, (-(-keys // tile), tokens, 1), warps=4, stages=1),)
 
 
 def _top_keys(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
@@ -55,7 +55,7 @@ def _top_keys(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
     tokens, keys = scores.shape
     constants: dict[str, Constant] = {"L": keys, "ROW": scores.strides[0], "COUNT": count, "BLOCK": TILE}
     parameters = {"scores_NL": scores, "positions_N": positions, "out_NL": result_of(graph, node)}
-    return (call_of("top_keys", parameters, constants, (tokens, 1, 1), warps=4, stages=1),)
+    return (call_of("indexer.top_keys", parameters, constants, (tokens, 1, 1), warps=4, stages=1),)
 
 
 def _selected_positions(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
@@ -67,7 +67,7 @@ def _selected_positions(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | 
     tokens, keys = selected.shape
     constants: dict[str, Constant] = {"L": keys, "ROW": selected.strides[0], "COUNT": out.shape[1], "BLOCK": TILE}
     parameters = {"selected_NL": selected, "positions_N": positions, "out_NK": out}
-    return (call_of("selected_positions", parameters, constants, (tokens, 1, 1), warps=4, stages=1),)
+    return (call_of("indexer.selected_positions", parameters, constants, (tokens, 1, 1), warps=4, stages=1),)
 
 
 def _marked_keys(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
@@ -78,7 +78,9 @@ def _marked_keys(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
     (tokens, count), keys = positions.shape, out.shape[1]
     constants: dict[str, Constant] = {"L": keys, "K": count, "STEPS": count.bit_length(), "BLOCK": TILE}
     grid = (tokens, -(-keys // TILE), 1)
-    return (call_of("marked_keys", {"positions_NK": positions, "out_NL": out}, constants, grid, warps=4, stages=1),)
+    return (
+        call_of("indexer.marked_keys", {"positions_NK": positions, "out_NL": out}, constants, grid, warps=4, stages=1),
+    )
 
 
 _CALLS: Mapping[str, Callable[[OpGraph, Node], tuple[KernelCall, ...] | None]] = {
