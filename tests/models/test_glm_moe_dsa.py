@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,12 @@ import pytest
 from transformers import PreTrainedConfig
 from transformers.models.glm_moe_dsa import GlmMoeDsaConfig
 
+from bringup.graphs.core.axes import shape_of
+from bringup.graphs.core.graph import Graph
+from bringup.graphs.deepseek_mtp import DeepseekMtp, DeepseekMtpConfig
+from bringup.graphs.glm_moe_dsa import GlmMoeDsa
 from bringup.graphs.glm_moe_dsa import GlmMoeDsaConfig as OurConfig
+from tests.graphs.published import PUBLISHED
 from tests.models import family
 from tests.models.test_deepseek_v3 import YARN, save_biased
 
@@ -41,6 +47,19 @@ CASES: dict[str, PreTrainedConfig] = {
 
 def write(name: str, folder: Path, dtype: str = "float32") -> family.Written:
     return family.Written(save_biased(CASES[name], folder, dtype), folder)
+
+
+def elements(graph: Graph) -> int:
+    return sum(prod(shape_of(declared.axes)) for declared in graph.signature().values())
+
+
+def test_the_parameters_of_the_published_model() -> None:
+    """The number of values in the files of zai-org/GLM-5.1; its draft has no embedding and no head of its own."""
+    raw = PUBLISHED["glm_moe_dsa"]["zai-org/GLM-5.1"]
+    model = GlmMoeDsa(OurConfig.from_hf(raw), "bfloat16")
+    draft = DeepseekMtp(DeepseekMtpConfig.from_hf(raw), "bfloat16")
+    shared = 2 * raw["vocab_size"] * raw["hidden_size"]
+    assert elements(model) + elements(draft) - shared == 753_864_139_008
 
 
 @pytest.mark.parametrize(
