@@ -41,7 +41,7 @@ class GlmMoeDsaConfig(DeepseekV32Config):
     @classmethod
     def settings(cls, fields: Fields, layers: range) -> dict[str, Any]:
         fields.only("indexer_rope_interleave", True)
-        fields.only("moe_router_dtype", "float32", "fp32")
+        fields.only("moe_router_dtype", "float32")
         # Of drafts: later ones may use the keys that the first selected. Here each selects its own.
         fields.get("index_share_for_mtp_iteration", bool, False)
         read_alias(fields, "num_experts", "n_routed_experts")
@@ -86,21 +86,23 @@ class SharingAttention(LatentAttention):
     Without an indexer, queries attend to the keys at the positions that it receives.
     """
 
-    def forward(self, x_Nm: Tensor, positions_NK: Tensor, *shared: Any) -> tuple[Tensor, Tensor]:
-        cos, sin, step = shared
-        given_NL = None
+    def forward(  # type: ignore[override]  it has one more value
+        self, x_Nm: Tensor, positions_NK: Tensor, cos: Tensor, sin: Tensor, step: Step
+    ) -> tuple[Tensor, Tensor]:
         if self.indexer is None:
             given_NL = marked_keys(positions_NK, step.block_table.shape[1] * BLOCK)
-        mixed_Nm, selected_NL = self.attended(x_Nm, cos, sin, step, given_NL)
-        if given_NL is None:
-            positions_NK = selected_positions(selected_NL, step.positions, positions_NK.shape[1])
-        return mixed_Nm, positions_NK
+            return self.attended(x_Nm, cos, sin, step, given_NL)[0], positions_NK
+        mixed_Nm, selected_NL = self.attended(x_Nm, cos, sin, step, None)
+        assert selected_NL is not None
+        return mixed_Nm, selected_positions(selected_NL, step.positions, positions_NK.shape[1])
 
 
 class SharingLayer(PreNormLayer):
     """As `PreNormLayer`, with a `SharingAttention`."""
 
-    def forward(self, x_Nm: Tensor, positions_NK: Tensor, *shared: Any) -> tuple[Tensor, Tensor]:
+    def forward(  # type: ignore[override]  it has one more value
+        self, x_Nm: Tensor, positions_NK: Tensor, *shared: Any
+    ) -> tuple[Tensor, Tensor]:
         mixed_Nm, positions_NK = self.self_attn(self.input_layernorm(x_Nm), positions_NK, *shared)
         x_Nm = x_Nm + mixed_Nm
         return x_Nm + self.mlp(self.post_attention_layernorm(x_Nm)), positions_NK
