@@ -1,21 +1,22 @@
-"""DeepSeek-V2, V3 and V3.2 as published: one tensor for each matrix of each expert."""
+"""What the checkpoints of DeepSeek, GLM-5 and Mistral 4 have in common: one tensor for each matrix of each expert."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from bringup.adapters.algebra.expr import S, stack
-from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.planning.adapter import Adapter, either, tied
 from bringup.adapters.planning.drops import drop_rope_tables
+from bringup.adapters.shared_experts import experts_at
 from bringup.graphs.deepseek import DeepseekConfig
 
 
-def table(name: str, config: DeepseekConfig) -> Adapter:
-    """The rules that all of them share."""
+def table(name: str, config: DeepseekConfig, *, fused: bool = False) -> Adapter:
+    """The rules that all of them share. `fused`: files may also have all experts in one tensor, see `_experts`."""
     deepseek = Adapter(name, defaults=("out in", "vocab m"), prefix="model.")
     deepseek["model.{n:embed_tokens|norm}.weight"] = S("{n}.weight")
     deepseek["lm_head.weight"] = tied(S("lm_head.weight"), S("embed_tokens.weight", "vocab m"), when=config.tied_head)
-    add_layers(deepseek, config)
+    add_layers(deepseek, config, fused=fused)
 
     def of_draft(variables: Mapping[str, str]) -> bool:
         return 0 <= int(variables["L"]) - config.layers.stop < config.draft_layers
@@ -25,13 +26,13 @@ def table(name: str, config: DeepseekConfig) -> Adapter:
     return deepseek
 
 
-def add_layers(deepseek: Adapter, config: DeepseekConfig) -> None:
+def add_layers(deepseek: Adapter, config: DeepseekConfig, *, fused: bool = False) -> None:
     """The rules of layers, those of a model or those of its draft."""
     at = place(config)
     for n in ("input_layernorm", "post_attention_layernorm"):
         deepseek[f"model.layers.{{L}}.{n}.weight"] = S(f"{at}{n}.weight")
     _attention(deepseek, config)
-    _experts(deepseek, config)
+    _experts(deepseek, config, fused)
     for m in ("mlp", "mlp.shared_experts"):
         deepseek[f"model.layers.{{L}}.{m}.{{x:gate|up|down}}_proj.{{p:weight|bias}}"] = S(f"{at}{m}.{{x}}_proj.{{p}}")
     drop_rope_tables(deepseek, f"{at}self_attn.rotary_emb", "rotary_emb")
@@ -56,9 +57,12 @@ def _attention(deepseek: Adapter, config: DeepseekConfig) -> None:
         deepseek[f"{target}{x}_b_proj.weight"] = part.mv(f"h {axis} c -> (h {axis}) c")
 
 
-def _experts(deepseek: Adapter, config: DeepseekConfig) -> None:
+def _experts(deepseek: Adapter, config: DeepseekConfig, fused: bool) -> None:
+    """`fused`: the tensors [e, out, in] of all experts, gate and up one after the other (`Mistral4Experts`)."""
     target = "model.layers.{L}.mlp."
+    whole = experts_at(place(config) + "mlp.experts.")
     deepseek[target + "gate.{p:weight|e_score_correction_bias}"] = S(place(config) + "mlp.gate.{p}")
     for x, axes in (("gate", "f m"), ("up", "f m"), ("down", "m f")):
         expert = S(f"{place(config)}mlp.experts.{{E}}.{x}_proj.weight", axes)
-        deepseek[f"{target}experts.{x}_proj"] = stack(expert, over="E", n=config.routing.experts)
+        each = stack(expert, over="E", n=config.routing.experts)
+        deepseek[f"{target}experts.{x}_proj"] = either(whole[x], each) if fused else each

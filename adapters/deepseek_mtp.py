@@ -1,4 +1,4 @@
-"""The drafts of DeepSeek-V3 and V3.2 as published: layers after the last of the main model in its checkpoint."""
+"""The drafts of DeepSeek-V3, V3.2 and GLM-5 as published: layers after the last of the main model in its checkpoint."""
 
 from __future__ import annotations
 

@@ -9,7 +9,12 @@ from bringup.graphs.deepseek_v32 import DeepseekV32Config
 
 
 def adapter(config: DeepseekV32Config) -> Adapter:
-    deepseek = table("deepseek_v32", config)
+    return indexed("deepseek_v32", config)
+
+
+def indexed(name: str, config: DeepseekV32Config) -> Adapter:
+    """The rules of a model with an indexer."""
+    deepseek = table(name, config)
     add_indexer(deepseek, config)
     return deepseek
 

@@ -1,10 +1,11 @@
-"""The parts that DeepSeek-V2, V3 and V3.2 share: multi-head latent attention, dense layers before MoE layers."""
+"""The parts that DeepSeek-V2, V3, V3.2, GLM-5 and Mistral 4 share: multi-head latent attention, dense layers before MoE
+layers."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Self
 
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.moe import RoutingConfig
@@ -21,8 +22,8 @@ NULLS = ("num_key_value_heads", "head_dim")  # keys that may be null in transfor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepseekConfig(DecoderConfig):
-    """The config of a DeepSeek model. Each key has `head_dim` channels with RoPE and `plain_dim` without; values have
-    `value_dim` channels.
+    """The config of a model with MLA. Each key has `head_dim` channels with RoPE and `plain_dim` without; values have
+    `value_dim` channels. `growth` is that of queries with their position, see `LatentAttention`.
 
     `layers` are the layer numbers in the checkpoint; `sparse` states for each whether it has experts. `q_rank` None:
     queries are computed from the hidden state directly. `draft_layers` are the layers of the checkpoint after the
@@ -37,6 +38,7 @@ class DeepseekConfig(DecoderConfig):
     attention_bias: bool
     mlp_bias: bool = False
     interleaved: bool = True
+    growth: tuple[float, int] | None = None
     sparse: tuple[bool, ...]
     draft_layers: int = 0
     expert_ffn: int
@@ -58,40 +60,60 @@ class DeepseekConfig(DecoderConfig):
         raise NotImplementedError
 
 
-def read_deepseek(
-    fields: Fields,
-    sparse: tuple[bool, ...],
-    *,
-    expert_ffn: int,
-    shared: int,
-    max_positions: int,
-    nulls: Collection[str],
-) -> dict[str, Any]:
-    """The fields that V2 and V3 read alike; the keyword arguments are the family's defaults for absent keys.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """The family's defaults for absent keys: those of DeepSeek-V3, unless stated.
 
-    `nulls`: which of `num_key_value_heads` and `head_dim` may be null.
+    `nulls`: which of `num_key_value_heads` and `head_dim` may be null. `head_dim` is that of the channels with RoPE, or
+    of all; or any, if transformers replaces it by `qk_rope_head_dim`. `rope` are settings of `RopeConfig.from_hf`.
     """
-    turned, plain = fields.size("qk_rope_head_dim", 64), fields.size("qk_nope_head_dim", 128)
-    for key, value in (("head_dim", turned), ("num_key_value_heads", fields.size("num_attention_heads"))):
-        fields.only(key, value, *([None] if key in nulls else []))
+
+    max_positions: int
+    expert_ffn: int = 2048
+    shared_experts: int = 1
+    q_rank: int = 1536
+    kv_rank: int = 512
+    plain_dim: int = 128
+    value_dim: int = 128
+    groups: int = 8
+    topk_groups: int = 4
+    eps: float = 1e-6
+    nulls: Collection[str] = ()
+    head_dim: Literal["rope", "all", "any"] = "rope"
+    rope: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def read_deepseek(fields: Fields, sparse: tuple[bool, ...], absent: Defaults) -> dict[str, Any]:
+    """The fields that V2, V3 and the families after them read alike; `absent` are the defaults."""
+    turned, plain = fields.size("qk_rope_head_dim", 64), fields.size("qk_nope_head_dim", absent.plain_dim)
+    if absent.head_dim == "any":
+        fields.size("head_dim", turned)
+    else:
+        d = turned if absent.head_dim == "rope" else plain + turned
+        fields.only("head_dim", d, *([None] if "head_dim" in absent.nulls else []))
+    kv_null = [None] if "num_key_value_heads" in absent.nulls else []
+    fields.only("num_key_value_heads", fields.size("num_attention_heads"), *kv_null)
     fields.only("qk_head_dim", plain + turned, None)  # like `head_dim`, written by transformers but not read
     _check_scale(fields)
     straight = "q_lora_rank" in fields.raw and fields.optional("q_lora_rank", int) is None
     return read_common(
         fields,
         (None,) * len(sparse),
-        max_positions=max_positions,
+        max_positions=absent.max_positions,
         head_dim=turned,
-        nulls=nulls,
+        eps=absent.eps,
+        keys={"head_dim": "qk_rope_head_dim"},
+        nulls=absent.nulls,
+        **absent.rope,
     ) | {
-        "q_rank": None if straight else fields.size("q_lora_rank", 1536),
-        "kv_rank": fields.size("kv_lora_rank", 512),
+        "q_rank": None if straight else fields.size("q_lora_rank", absent.q_rank),
+        "kv_rank": fields.size("kv_lora_rank", absent.kv_rank),
         "plain_dim": plain,
-        "value_dim": fields.size("v_head_dim", 128),
+        "value_dim": fields.size("v_head_dim", absent.value_dim),
         "attention_bias": fields.get("attention_bias", bool, False),
         "sparse": sparse,
-        "expert_ffn": fields.size("moe_intermediate_size", expert_ffn),
-        "shared_experts": fields.size("n_shared_experts", shared),
+        "expert_ffn": fields.size("moe_intermediate_size", absent.expert_ffn),
+        "shared_experts": fields.size("n_shared_experts", absent.shared_experts),
     }
 
 
@@ -125,8 +147,13 @@ class Deepseek(CausalLM):
     def layer(self, config: Any, index: int) -> PreNormLayer:
         return PreNormLayer(config.hidden, config.eps, self.attention(config), self.mlp(config, index))
 
-    def attention(self, config: DeepseekConfig, indexer: Indexer | None = None) -> LatentAttention:
-        return LatentAttention(
+    def attention(
+        self,
+        config: DeepseekConfig,
+        indexer: Indexer | None = None,
+        kind: type[LatentAttention] = LatentAttention,
+    ) -> LatentAttention:
+        return kind(
             config.hidden,
             config.num_heads,
             q=config.q_rank,
@@ -137,6 +164,7 @@ class Deepseek(CausalLM):
             bias=config.attention_bias,
             interleaved=config.interleaved,
             scale_factor=yarn_scale(config.rope.factor, config.rope.mscale_all_dim) ** 2,
+            growth=config.growth,
             indexer=indexer,
         )
 

@@ -1,4 +1,4 @@
-"""DeepSeek-V3 and V3.2 drafts: a multi-token-prediction (MTP) layer, run after the model (report, §2.2)."""
+"""DeepSeek-V3, V3.2 and GLM-5 drafts: a multi-token-prediction (MTP) layer, run after the model (report, §2.2)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from bringup.graphs.config.moe import draft_layers
 from bringup.graphs.deepseek import Deepseek, DeepseekConfig
 from bringup.graphs.deepseek_v3 import DeepseekV3, DeepseekV3Config
 from bringup.graphs.deepseek_v32 import DeepseekV32, DeepseekV32Config
+from bringup.graphs.glm_moe_dsa import GlmMoeDsa, GlmMoeDsaConfig
 from bringup.graphs.mtp import Mtp
 from bringup.shown import short
 
@@ -19,6 +20,7 @@ from bringup.shown import short
 BLOCKS: dict[str, tuple[type[DeepseekConfig], type[Deepseek]]] = {
     "deepseek_v3": (DeepseekV3Config, DeepseekV3),
     "deepseek_v32": (DeepseekV32Config, DeepseekV32),
+    "glm_moe_dsa": (GlmMoeDsaConfig, GlmMoeDsa),
 }
 
 
@@ -40,7 +42,7 @@ class DeepseekMtpConfig(BlockConfig):
         """From the main model's config.json. Raises BU125 if its `model_type` is not in BLOCKS."""
         kind = fields.get("model_type", str, "deepseek_v3")
         if kind not in BLOCKS:
-            known = " and ".join(f"`{name}`" for name in BLOCKS)
+            known = ", ".join(f"`{name}`" for name in BLOCKS)
             raise fail("BU125", f"no graph supports the draft of `{short(kind)}`; those of {known} are known")
         drafts = draft_layers(fields)
         if drafts < 1:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from bringup.graphs.config.aliases import read_alias
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.moe import RoutingConfig
-from bringup.graphs.core.module import Module, Param
-from bringup.graphs.deepseek import NULLS, Deepseek, DeepseekConfig, read_deepseek, sparse_layers
-from bringup.graphs.ops.linear import linear
-from bringup.graphs.ops.moe_routing import keep_best_groups, top_experts
+from bringup.graphs.deepseek import NULLS, Deepseek, DeepseekConfig, Defaults, read_deepseek, sparse_layers
+from bringup.graphs.layers.moe_shared import SoftmaxRouter
 
-if TYPE_CHECKING:
-    from torch import Tensor
+ABSENT = Defaults(max_positions=2048, expert_ffn=1407, shared_experts=2, nulls=NULLS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +24,7 @@ class DeepseekV2Config(DeepseekConfig):
         fields.only("scoring_func", "softmax")
         read_alias(fields, "num_experts", "n_routed_experts")
         sparse = sparse_layers(fields, layers, dense=0)
-        return read_deepseek(fields, sparse, expert_ffn=1407, shared=2, max_positions=2048, nulls=NULLS) | {
+        return read_deepseek(fields, sparse, ABSENT) | {
             "mlp_bias": fields.get("mlp_bias", bool, False),
             "routing": _routing(fields) if any(sparse) else RoutingConfig.unused(fields),
         }
@@ -48,36 +45,20 @@ def _routing(fields: Fields) -> RoutingConfig:
         per_token = fields.size("num_experts_per_tok", maximum=experts)
         factor = fields.get("routed_scaling_factor", float, 1.0)
         return RoutingConfig(
-            experts=experts, per_token=per_token, groups=1, topk_groups=1, normalise=False, factor=factor
+            experts=experts, per_token=per_token, groups=1, topk_groups=1, normalise=False, factor=factor, bias=False
         )
     per_token = fields.size("num_experts_per_tok")
     routing = RoutingConfig.from_fields(
         fields, experts=64, per_token=per_token, groups=1, topk_groups=1, factor=1.0, normalise_null=False
     )
-    return replace(routing, normalise=False)
+    return replace(routing, normalise=False, bias=False)
 
 
-class SoftmaxRouter(Module):
-    """(selected_NK, weights_NK) by softmax scores in float32; the score of a group is that of its best expert.
+class BestExpertRouter(SoftmaxRouter):
+    """The score of a group is that of its best expert (report, section 2.2.2)."""
 
-    Experts of other groups cannot be selected. transformers gives them score 0 and weight 0 instead, which has the
-    same result: no score is negative, and a selected expert with score 0 adds nothing.
-    """
-
-    def __init__(self, m: int, routing: RoutingConfig) -> None:
-        super().__init__()
-        self.routing = routing
-        self.weight = Param("out:e in:m", e=routing.experts, m=m)
-
-    def forward(self, x_Nm: Tensor) -> tuple[Tensor, Tensor]:
-        routing = self.routing
-        scores_NE = linear(x_Nm.float(), self.weight.float()).softmax(-1)
-        by_NE = scores_NE
-        if routing.topk_groups < routing.groups:
-            by_NE = keep_best_groups(scores_NE, routing.groups, routing.topk_groups, best=1)
-        selected_NK, weights_NK = top_experts(scores_NE, routing.per_token, by_NE)
-        return selected_NK, weights_NK * routing.factor
+    best = 1
 
 
 class DeepseekV2(Deepseek):
-    router = SoftmaxRouter
+    router = BestExpertRouter

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from bringup.graphs.config.aliases import read_alias
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.moe import RoutingConfig, draft_layers
-from bringup.graphs.deepseek import NULLS, Deepseek, DeepseekConfig, read_deepseek, sparse_layers
+from bringup.graphs.deepseek import NULLS, Deepseek, DeepseekConfig, Defaults, read_deepseek, sparse_layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,31 +20,22 @@ class DeepseekV3Config(DeepseekConfig):
     def settings(cls, fields: Fields, layers: range) -> dict[str, Any]:
         sparse = sparse_layers(fields, layers, dense=3)
         interleaved = fields.get("rope_interleave", bool, True, null=False)
-        common = read_v3(fields, sparse, max_positions=4096, nulls=NULLS, normalise_null=False)
+        common = read_v3(fields, sparse, Defaults(max_positions=4096, nulls=NULLS), normalise_null=False)
         return common | {"interleaved": interleaved}
 
 
 def read_v3(
-    fields: Fields,
-    sparse: tuple[bool, ...],
-    *,
-    max_positions: int,
-    nulls: Collection[str] = (),
-    normalise_null: bool | None = None,
+    fields: Fields, sparse: tuple[bool, ...], absent: Defaults, *, normalise_null: bool | None = None
 ) -> dict[str, Any]:
-    """The fields that V3 and V3.2 read alike. All published configs name the same routing; another one is an error."""
+    """The fields that V3, V3.2 and GLM-5 read alike. Another routing than that of the published configs is an error."""
     fields.only("scoring_func", "sigmoid")
     fields.only("topk_method", "noaux_tc")
     read_alias(fields, "num_local_experts", "n_routed_experts")
     routing = RoutingConfig.from_fields(
-        fields, used=any(sparse), experts=256, per_token=8, groups=8, topk_groups=4, factor=2.5,
-        normalise_null=normalise_null,
+        fields, used=any(sparse), experts=256, per_token=8, groups=absent.groups, topk_groups=absent.topk_groups,
+        factor=2.5, normalise_null=normalise_null,
     )  # fmt: skip
-    common = read_deepseek(fields, sparse, expert_ffn=2048, shared=1, max_positions=max_positions, nulls=nulls)
-    return common | {
-        "routing": routing,
-        "draft_layers": draft_layers(fields),
-    }
+    return read_deepseek(fields, sparse, absent) | {"routing": routing, "draft_layers": draft_layers(fields)}
 
 
 class DeepseekV3(Deepseek):

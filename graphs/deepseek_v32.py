@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.decoder import PreNormLayer
-from bringup.graphs.deepseek import Deepseek, DeepseekConfig, sparse_layers
+from bringup.graphs.deepseek import Deepseek, DeepseekConfig, Defaults, sparse_layers
 from bringup.graphs.deepseek_v3 import read_v3
 from bringup.graphs.layers.sparse_indexer import Indexer
 from bringup.shown import shown
@@ -26,22 +26,27 @@ class DeepseekV32Config(DeepseekConfig):
 
     @classmethod
     def settings(cls, fields: Fields, layers: range) -> dict[str, Any]:
-        fields.only("rope_interleave", True)
-        fields.only("mlp_bias", False)
-        count = fields.layers("num_hidden_layers")  # older files of transformers have the second key
-        fields.only("layer_types", ["indexed_attention"] * count, ["deepseek_sparse_attention"] * count)
-        common = read_v3(fields, _sparse(fields, layers), max_positions=163840)
-        if common["q_rank"] is None:
-            fields.error("BU121", "`q_lora_rank` is null; the indexer reads the queries' latent", "q_lora_rank")
-        dim = fields.size("index_head_dim", 128)
-        if dim < common["head_dim"]:
-            message = f"`index_head_dim` is {dim}, but RoPE rotates `qk_rope_head_dim` {common['head_dim']} channels"
-            fields.error("BU121", message, "index_head_dim")
-        return common | {
-            "index_heads": fields.size("index_n_heads", 64),
-            "index_dim": dim,
-            "index_topk": fields.size("index_topk", 2048),
-        }
+        return read_v32(fields, layers, Defaults(max_positions=163840), index_heads=64)
+
+
+def read_v32(fields: Fields, layers: range, absent: Defaults, *, index_heads: int) -> dict[str, Any]:
+    """The fields that V3.2 and GLM-5 read alike; `absent` and `index_heads` are the defaults."""
+    fields.only("rope_interleave", True)
+    fields.only("mlp_bias", False)
+    count = fields.layers("num_hidden_layers")  # older files of transformers have the second key
+    fields.only("layer_types", ["indexed_attention"] * count, ["deepseek_sparse_attention"] * count)
+    common = read_v3(fields, _sparse(fields, layers), absent)
+    if common["q_rank"] is None:
+        fields.error("BU121", "`q_lora_rank` is null; the indexer reads the queries' latent", "q_lora_rank")
+    dim = fields.size("index_head_dim", 128)
+    if dim < common["head_dim"]:
+        message = f"`index_head_dim` is {dim}, but RoPE rotates `qk_rope_head_dim` {common['head_dim']} channels"
+        fields.error("BU121", message, "index_head_dim")
+    return common | {
+        "index_heads": fields.size("index_n_heads", index_heads),
+        "index_dim": dim,
+        "index_topk": fields.size("index_topk", 2048),
+    }
 
 
 def _sparse(fields: Fields, layers: range) -> tuple[bool, ...]:
@@ -59,8 +64,13 @@ def _sparse(fields: Fields, layers: range) -> tuple[bool, ...]:
 
 
 class DeepseekV32(Deepseek):
+    interleaved_index: ClassVar[bool] = False
+
     def layer(self, config: Any, index: int) -> PreNormLayer:
-        indexer = Indexer(
-            config.hidden, config.q_rank, heads=config.index_heads, d=config.index_dim, top_k=config.index_topk
-        )
-        return PreNormLayer(config.hidden, config.eps, self.attention(config, indexer), self.mlp(config, index))
+        attention = self.attention(config, self.indexer(config))
+        return PreNormLayer(config.hidden, config.eps, attention, self.mlp(config, index))
+
+    def indexer(self, config: DeepseekV32Config) -> Indexer:
+        assert config.q_rank is not None
+        heads, d, top_k = config.index_heads, config.index_dim, config.index_topk
+        return Indexer(config.hidden, config.q_rank, heads=heads, d=d, top_k=top_k, interleaved=self.interleaved_index)

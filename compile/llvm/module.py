@@ -19,7 +19,7 @@ FILES = {  # stem -> file, of kernels whose file has another name
     **dict.fromkeys(("rms_norm", "layer_norm", "softmax"), "norms"),
     **dict.fromkeys(("top_experts", "keep_best_groups"), "routing"),
     **dict.fromkeys(("rows_of_experts", "to_blocks", "from_blocks"), "expert_rows"),
-    **dict.fromkeys(("cached_rows", "index_scores", "top_keys"), "indexer"),
+    **dict.fromkeys(("cached_rows", "index_scores", "top_keys", "selected_positions", "marked_keys"), "indexer"),
     **dict.fromkeys(("lora_shrink", "lora_expand", "lora_lookup", "slots_to_blocks"), "lora"),
     **{f"quant_{name}": f"quant.{name}" for name in ("along", "bytes", "digits", "row", "rows", "tiles", "lookup")},
     **{name: f"recurrent.{name}" for name in ("causal_conv", "gated_delta_rule", "state_space")},

@@ -49,7 +49,7 @@ class Graph(Module):
     """
 
     layer_path: ClassVar[str]  # the attribute path of the list of layers: "transformer.h"
-    carried: ClassVar[int] = 1
+    carried: int = 1
 
     def __init__(self, config: Config, dtype: str) -> None:
         super().__init__()

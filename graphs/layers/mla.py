@@ -33,6 +33,8 @@ class LatentAttention(Module):
 
     A token's cached row is its latent and one rotated key, which all heads share; keys and values are projections of
     the latent. `scale_factor` multiplies the scores. With `indexer`, a query attends only to the keys that it selects.
+    `growth` (β, P): the query at position p is multiplied by 1 + β log(1 + ⌊p / P⌋) (transformers'
+    `get_llama_4_attn_scale`).
     """
 
     def __init__(
@@ -48,11 +50,12 @@ class LatentAttention(Module):
         bias: bool = False,
         interleaved: bool = True,
         scale_factor: float = 1.0,
+        growth: tuple[float, int] | None = None,
         indexer: Indexer | None = None,
     ) -> None:
         super().__init__()
         self.c, self.n, self.p, self.interleaved = c, n, p, interleaved
-        self.scale = scale_factor / math.sqrt(n + p)
+        self.scale, self.growth = scale_factor / math.sqrt(n + p), growth
         if q is None:
             self.q_proj = Linear("out:(h d) in:m", h=h, d=n + p, m=m, bias=False)
         else:
@@ -69,6 +72,12 @@ class LatentAttention(Module):
         self.latents = State("slot one row:(c | p)", one=1, c=c, p=p, dtype=current_options().cache_dtype)
 
     def forward(self, x_Nm: Tensor, cos: Tensor, sin: Tensor, step: Step) -> Tensor:
+        return self.attended(x_Nm, cos, sin, step, None)[0]
+
+    def attended(
+        self, x_Nm: Tensor, cos: Tensor, sin: Tensor, step: Step, selected_NL: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The output, and the mask [N, L] of the keys attended to: `selected_NL`, or the selection of the indexer."""
         import torch
 
         latent_Nc, turned_Np = self.kv_a_proj_with_mqa(x_Nm).split([self.c, self.p], -1)
@@ -78,11 +87,20 @@ class LatentAttention(Module):
 
         q_Nq = self.q_a_layernorm(self.q_a_proj(x_Nm)) if self.compressed else x_Nm
         q_NHd = (self.q_b_proj if self.compressed else self.q_proj)(q_Nq).unflatten(1, (-1, self.n + self.p))
-        q_NHn, q_NHp = q_NHd.split([self.n, self.p], -1)
+        q_NHn, q_NHp = self._grown(q_NHd, step).split([self.n, self.p], -1)
         q_NHp = rope(q_NHp, cos, sin, interleaved=self.interleaved)
-        selected_NL = None if self.indexer is None else self.indexer(x_Nm, q_Nq, cos, sin, step)
+        if self.indexer is not None:
+            selected_NL = self.indexer(x_Nm, q_Nq, cos, sin, step)
         mixed_NHv = self._mixed(q_NHn, q_NHp, step, selected_NL)
-        return self.o_proj(mixed_NHv.flatten(1))
+        return self.o_proj(mixed_NHv.flatten(1)), selected_NL
+
+    def _grown(self, q_NHd: Tensor, step: Step) -> Tensor:
+        if self.growth is None:
+            return q_NHd
+        (beta, period), positions = self.growth, step.positions
+        periods_N = (positions - positions % period).float() / period  # exact, without the rounding of p / P
+        factors_N = 1 + beta * (1 + periods_N).log()
+        return q_NHd * factors_N[:, None, None].to(q_NHd.dtype)
 
     def _mixed(self, q_NHn: Tensor, q_NHp: Tensor, step: Step, selected_NL: Tensor | None) -> Tensor:
         """The attention output of each head [N, H, v]. LoRAs of both matrices are additional rows (`latent_lora`)."""

@@ -1,9 +1,10 @@
-"""Sigmoid routing, and the mixture of experts of DeepSeek-V3 and GLM-4.5: shared experts for every token."""
+"""Routing by sigmoid or softmax, and the mixture of experts of DeepSeek-V3 and GLM-4.5, with shared experts for every
+token."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from bringup.graphs.config.moe import RoutingConfig
 from bringup.graphs.core.axes import shape_of
@@ -22,9 +23,10 @@ class SigmoidRouter(Module):
     """(selected_NK, weights_NK) by sigmoid scores in float32 (DeepSeek-V3 report, equations 12 to 16).
 
     A learned bias is added for the selection only, not to the weights, if the routing has one; the score of a group is
-    the sum of its two best.
+    the sum of its `best`.
     """
 
+    best: ClassVar[int] = 2
     lora_parameters = ("weight",)
 
     def __init__(self, m: int, routing: RoutingConfig) -> None:
@@ -44,14 +46,26 @@ class SigmoidRouter(Module):
         scores_NE = linear(x_Nm.float(), self.weight.float())
         if self.weight_lora is not None:
             scores_NE = self.weight_lora(x_Nm, scores_NE)
-        scores_NE = scores_NE.sigmoid()
+        scores_NE = self.scored(scores_NE)
         by_NE = scores_NE if self.e_score_correction_bias is None else scores_NE + self.e_score_correction_bias
         if routing.topk_groups < routing.groups:
-            by_NE = keep_best_groups(by_NE, routing.groups, routing.topk_groups, best=2)
+            by_NE = keep_best_groups(by_NE, routing.groups, routing.topk_groups, best=self.best)
         selected_NK, weights_NK = top_experts(scores_NE, routing.per_token, by_NE)
         if routing.normalise:
             weights_NK = weights_NK / (weights_NK.sum(-1, keepdim=True) + routing.eps)
         return selected_NK, weights_NK * routing.factor
+
+    def scored(self, logits_NE: Tensor) -> Tensor:
+        return logits_NE.sigmoid()
+
+
+class SoftmaxRouter(SigmoidRouter):
+    """By softmax scores. transformers gives experts of other groups score 0; here they cannot be selected. The result
+    is the same: no score is negative, and a selected expert with score 0 adds nothing.
+    """
+
+    def scored(self, logits_NE: Tensor) -> Tensor:
+        return logits_NE.softmax(-1)
 
 
 class SharedMixture(Module):

@@ -1,4 +1,4 @@
-"""The selection of the keys that a query of DeepSeek-V3.2 attends to."""
+"""The selection of the keys that a query of DeepSeek-V3.2 or GLM-5 attends to."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 class Indexer(Module):
     """The lightning indexer (DeepSeek-V3.2 report §2.1): a few small heads, one key of D channels for each token.
 
-    Its queries are a projection of the queries' latent, of rank q. The first channels are rotated, in halves and not
-    interleaved. Scores are float32. The published code multiplies queries and keys by a Hadamard matrix before it
-    rounds them to float8; that does not change a product, and nothing is rounded here.
+    Its queries are a projection of the queries' latent, of rank q. The first channels are rotated, `interleaved` in
+    GLM-5 and not in DeepSeek-V3.2. Scores are float32. DeepSeek's code multiplies queries and keys by a Hadamard matrix
+    before it rounds them to float8; that does not change a product, and nothing is rounded here.
     """
 
-    def __init__(self, m: int, q: int, *, heads: int, d: int, top_k: int) -> None:
+    def __init__(self, m: int, q: int, *, heads: int, d: int, top_k: int, interleaved: bool = False) -> None:
         super().__init__()
-        self.d, self.top_k, self.scale = d, top_k, 1 / math.sqrt(d * heads)
+        self.d, self.top_k, self.interleaved, self.scale = d, top_k, interleaved, 1 / math.sqrt(d * heads)
         self.wq_b = Linear("out:(i d) in:q", i=heads, d=d, q=q, bias=False)
         self.wk = Linear("out:d in:m", d=d, m=m, bias=False)
         self.k_norm = LayerNorm(d, 1e-6)
@@ -40,9 +40,10 @@ class Indexer(Module):
 
     def forward(self, x_Nm: Tensor, q_Nq: Tensor, cos: Tensor, sin: Tensor, step: Step) -> Tensor:
         """The mask [N, L] of the L keys of its sequence that each query may attend to; undefined for later keys."""
-        write_cache(self.keys, step.slots, rope(self.k_norm(self.wk(x_Nm))[:, None], cos, sin))
+        k_N1D = rope(self.k_norm(self.wk(x_Nm))[:, None], cos, sin, interleaved=self.interleaved)
+        write_cache(self.keys, step.slots, k_N1D)
         keys_BLD = cached_rows(self.keys, step)[:, :, 0]
-        q_NHD = rope(self.wq_b(q_Nq).unflatten(1, (-1, self.d)), cos, sin)
+        q_NHD = rope(self.wq_b(q_Nq).unflatten(1, (-1, self.d)), cos, sin, interleaved=self.interleaved)
         weights_NH = linear(x_Nm.float(), dense(self.weights_proj.weight).float())
         weights_NH = self.weights_proj.adapted(x_Nm, weights_NH) * self.scale
         return top_keys(index_scores(q_NHD, keys_BLD, weights_NH, step), step.positions, self.top_k)

@@ -1,4 +1,4 @@
-"""Sparse attention: the scores of keys, and the selection of keys by score."""
+"""Sparse attention: the scores of keys, the selection of keys by score, and its two forms: a mask, or positions."""
 
 from __future__ import annotations
 
@@ -47,3 +47,29 @@ def top_keys(scores_NL: Tensor, positions_N: Tensor, count: int) -> Tensor:
     above_NL, tied_NL = scores_NL > worst_N1, scores_NL == worst_N1
     room_N1 = count - above_NL.long().sum(-1, keepdim=True)
     return above_NL | (tied_NL & (tied_NL.long().cumsum(-1) <= room_N1))
+
+
+@op("selected_NL[N L] positions_N[N] -> [N count]")
+def selected_positions(selected_NL: Tensor, positions_N: Tensor, count: int) -> Tensor:
+    """The positions of the selected keys at or before a query's position, at most `count`: int64, in order.
+
+    The remaining elements of a row are L.
+    """
+    import torch
+
+    N, L = selected_NL.shape
+    at_L = torch.arange(L)
+    is_key_NL = selected_NL & (at_L[None] <= positions_N[:, None])
+    found = torch.where(is_key_NL, at_L[None], L).float()  # exact up to 2^24 keys; no target sorts integers
+    enough = torch.cat((found, (torch.zeros(N, count) + L)), -1)  # L may be less than `count`
+    return enough.topk(count, dim=-1, largest=False).values.long()
+
+
+@op("positions_NK[N K] -> [N L]")
+def marked_keys(positions_NK: Tensor, length: int) -> Tensor:
+    """True for the keys at these positions, of L = `length`: the mask that `selected_positions` was computed from,
+    without keys after a query's position."""
+    import torch
+
+    marks = torch.zeros(positions_NK.shape[0], length + 1, dtype=torch.bool)
+    return marks.scatter(1, positions_NK, True)[:, :length]

@@ -28,6 +28,8 @@ from transformers import (
     Qwen3NextConfig,
 )
 from transformers.models.deepseek_v32 import DeepseekV32Config
+from transformers.models.glm_moe_dsa import GlmMoeDsaConfig
+from transformers.models.mistral4 import Mistral4Config
 
 from tests.adapters import gguf_keys, gguf_tensors, llama_cpp
 from tests.adapters.llama_cpp import Config, Tensors
@@ -62,6 +64,7 @@ def write(case: Case, folder: Path, **options: Any) -> tuple[Path, Path]:
 SIZES: dict[str, Any] = {"vocab_size": 131, "max_position_embeddings": 512, "num_hidden_layers": 2}
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
 OF_V2 = YARN | {"mscale": 0.707, "mscale_all_dim": 0.707, "beta_fast": 32.0, "beta_slow": 1.0}
+GROWTH = {"llama_4_scaling_beta": 0.1}
 LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 1e6, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
@@ -147,6 +150,19 @@ CASES: dict[str, Case] = {
         config=DeepseekV32Config(
             **SIZES | MLA, index_n_heads=13, index_head_dim=10, index_topk=7,
             rope_parameters=OF_V2 | {"mscale": 1.0, "mscale_all_dim": 1.0},
+        ),
+    ),
+    "glm-moe-dsa": Case(
+        arch=ARCH.GLM_DSA, words=gguf_keys.glm_dsa, tensors=gguf_tensors.split_kv_b, save=save_biased,
+        config=GlmMoeDsaConfig(
+            **SIZES | MLA, index_n_heads=13, index_head_dim=10, index_topk=7, indexer_types=["full", "shared", "full"],
+        ),
+    ),
+    "glm-moe-dsa-without-types": Case(
+        arch=ARCH.GLM_DSA, words=gguf_keys.glm_dsa_of_2026, tensors=gguf_tensors.split_kv_b, save=save_biased,
+        config=GlmMoeDsaConfig(
+            **SIZES | SQUARE_MLA | {"num_hidden_layers": 5, "max_position_embeddings": 1 << 20}, index_n_heads=13,
+            index_head_dim=10, index_topk=7, index_topk_freq=4, index_skip_topk_offset=3,
         ),
     ),
     "glm4-moe": Case(
@@ -244,6 +260,12 @@ CASES: dict[str, Case] = {
         config=GraniteMoeHybridConfig(
             **SIZES | GRANITE | {"layer_types": ["attention"] * 2, "position_embedding_type": "rope"},
             num_local_experts=4, num_experts_per_tok=2,
+        ),
+    ),
+    "mistral4": Case(
+        arch=ARCH.MISTRAL4, words=gguf_keys.deepseek, tensors=gguf_tensors.of_mistral4,
+        config=Mistral4Config(
+            **SIZES | SQUARE_MLA, rope_parameters=OF_V2 | {"mscale": 1.0, "mscale_all_dim": 1.0} | GROWTH,
         ),
     ),
     "nemotron-h": Case(

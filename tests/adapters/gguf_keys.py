@@ -144,6 +144,17 @@ def v32(writer: gguf.GGUFWriter, config: Config) -> None:
     writer.add_indexer_top_k(config["index_topk"])
 
 
+def glm_dsa(writer: gguf.GGUFWriter, config: Config) -> None:
+    """`GlmMoeDsaModel.set_gguf_parameters`; gguf 0.19 has no method for the last key."""
+    v32(writer, config)
+    writer.add_array(f"{writer.arch}.attention.indexer.types", [kind == "full" for kind in config["indexer_types"]])
+
+
+def glm_dsa_of_2026(writer: gguf.GGUFWriter, config: Config) -> None:
+    """As of llama.cpp before it read the types of layers: it derives them from the length of the context."""
+    v32(writer, config)
+
+
 def set_key(writer: gguf.GGUFWriter, key: str, value: int | list[int]) -> None:
     """A key that `hyperparameters` may have written: llama.cpp's converter changes the config before."""
     name = f"{writer.arch}.{key}"

@@ -44,6 +44,13 @@ def split_kv_b(tensors: Tensors, config: Config) -> Tensors:
     return out
 
 
+def of_mistral4(tensors: Tensors, config: Config) -> Tensors:
+    """`Mistral3Model.Mistral4Model.modify_tensors`: as DeepSeek's, and a `.weight` for the tensors of all experts."""
+    named = {f"{name}.weight" if name.endswith(("gate_up_proj", "experts.down_proj")) else name: array
+             for name, array in tensors.items()}  # fmt: skip
+    return split_kv_b(named, config)
+
+
 def apart(tensors: Tensors, config: Config) -> Tensors:
     """`GptOssModel.modify_tensors`: matrices transposed, gate and up by turns, a `.weight` for the sinks."""
     out: Tensors = {}

@@ -9,6 +9,7 @@ from bringup.graphs.core.step import BLOCK
 from tests.kernels.attention import DTYPES
 from tests.kernels.emulated import relative
 from tests.kernels.nodes import node_graph, result, step_of
+from tests.kernels.selected_keys import KEYS, selected
 
 HEADS, N_, P, C, V_ = 3, 20, 8, 40, 24  # heads; channels of a key, of the part that rotates, of the latent, of a value
 # Queries by matrices, shares and mixed latents are rounded to the dtype, and the result is.
@@ -112,3 +113,14 @@ def test_the_first_of_the_highest_scores_are_chosen(count):
         seen = scores[row, : position + 1]
         best = np.argsort(-seen, kind="stable")[:count]
         assert set(np.flatnonzero(found[row, : position + 1])) == set(best)
+
+
+@pytest.mark.parametrize("count", [6, 2000])
+def test_selected_keys_as_positions_and_back(count):
+    keys = selected(count)
+    arrays = {"selected_NL": keys.mask, "positions_N": keys.positions, "out": np.zeros_like(keys.keys)}
+    found = result(node_graph("selected_positions", arrays, {"count": count}), arrays, "sm_90")
+    np.testing.assert_array_equal(found, keys.keys)
+    arrays = {"positions_NK": keys.keys, "out": np.zeros_like(keys.clean)}
+    found = result(node_graph("marked_keys", arrays, {"length": KEYS}), arrays, "sm_90")
+    np.testing.assert_array_equal(found, keys.clean)

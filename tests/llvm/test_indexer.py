@@ -8,6 +8,7 @@ import pytest
 from bringup.graphs.core.step import BLOCK
 from tests.kernels.emulated import relative
 from tests.kernels.nodes import node_graph, step_of
+from tests.kernels.selected_keys import KEYS, selected
 from tests.llvm.native import run
 
 COUNTS = {"decode": ([70, 100], [1, 1], 0), "prefill": ([70, 100, 9], [3, 30, 9], 2)}
@@ -72,3 +73,14 @@ def test_the_first_of_the_highest_scores_are_chosen(count: int, machine: str) ->
     for row, position in enumerate(positions):
         best = np.argsort(-scores[row, : position + 1], kind="stable")[:count]
         assert set(np.flatnonzero(found[row])) == set(best)
+
+
+@pytest.mark.parametrize("count", [6, 2000])
+def test_selected_keys_as_positions_and_back(count: int) -> None:
+    keys = selected(count)
+    arrays = {"selected_NL": keys.mask, "positions_N": keys.positions, "out": np.zeros_like(keys.keys)}
+    found = run(node_graph("selected_positions", arrays, {"count": count}), arrays, threads=4).read("out")
+    np.testing.assert_array_equal(found, keys.keys)
+    arrays = {"positions_NK": keys.keys, "out": np.ones_like(keys.clean)}
+    found = run(node_graph("marked_keys", arrays, {"length": KEYS}), arrays, threads=4).read("out")
+    np.testing.assert_array_equal(found, keys.clean)

@@ -46,6 +46,8 @@ def save(config: PreTrainedConfig, folder: Path, dtype: str = "float32", *, draf
     if hasattr(config, "mlp_layer_types"):
         whole.mlp_layer_types = [*config.mlp_layer_types, *["sparse"] * drafts]
         whole.layer_types = ["indexed_attention"] * whole.num_hidden_layers
+    if hasattr(config, "indexer_types"):
+        whole.indexer_types = [*config.indexer_types, *["full"] * drafts]
     if qwen:
         whole.layer_types = [*config.layer_types, "full_attention"]
     if 0 in getattr(config, "mlp_only_layers", ()):

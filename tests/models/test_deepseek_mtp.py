@@ -1,4 +1,4 @@
-"""Drafts of DeepSeek-V3 and V3.2: parity with transformers' decoder layer, between the parts that a draft adds."""
+"""Drafts of DeepSeek-V3, V3.2 and GLM-5: parity with transformers' decoder layer, between parts that a draft adds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from transformers import DeepseekV3Config, PreTrainedConfig
 from transformers.models.deepseek_v32 import DeepseekV32Config
+from transformers.models.glm_moe_dsa import GlmMoeDsaConfig
 
 from bringup.adapters.apply.materialise import materialise
 from bringup.compile.job import Job, open_job
@@ -45,6 +46,12 @@ CASES: dict[str, PreTrainedConfig] = {
         num_key_value_heads=3, q_lora_rank=20, kv_lora_rank=18, qk_nope_head_dim=10, qk_rope_head_dim=6,
         v_head_dim=14, first_k_dense_replace=1, n_routed_experts=12, num_experts_per_tok=3, n_shared_experts=1,
         moe_intermediate_size=16, n_group=4, topk_group=2, index_n_heads=13, index_head_dim=10, index_topk=7,
+    ),
+    "glm-whose-last-layer-selects-no-keys": GlmMoeDsaConfig(
+        **SIZES, hidden_size=30, intermediate_size=38, num_hidden_layers=2, num_attention_heads=1,
+        num_key_value_heads=1, q_lora_rank=9, kv_lora_rank=7, qk_nope_head_dim=12, qk_rope_head_dim=4, v_head_dim=9,
+        first_k_dense_replace=1, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=14,
+        index_n_heads=16, index_head_dim=4, index_topk=7, indexer_types=["full", "shared"],
     ),
 }  # fmt: skip
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import DeepseekV2Config, DeepseekV3Config, Lfm2MoeConfig
 from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2TopkRouter
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkRouter
 from transformers.models.lfm2_moe.modeling_lfm2_moe import Lfm2MoeTopKRouter
+from transformers.models.mistral4 import Mistral4Config
+from transformers.models.mistral4.modeling_mistral4 import Mistral4TopkRouter
 
 from bringup.graphs.config.moe import RoutingConfig
 from bringup.graphs.core.module import Module
 from bringup.graphs.core.step import CacheSizes
 from bringup.graphs.core.to_torch import to_torch
-from bringup.graphs.deepseek_v2 import SoftmaxRouter
-from bringup.graphs.layers.moe_shared import SigmoidRouter
+from bringup.graphs.deepseek_v2 import BestExpertRouter
+from bringup.graphs.layers.moe_shared import SigmoidRouter, SoftmaxRouter
 from bringup.graphs.lfm2_moe import Lfm2MoeConfig as OurConfig
 from bringup.graphs.ops.moe_routing import keep_best_groups
 
@@ -87,7 +91,22 @@ def test_softmax(spread: float) -> None:
     )  # fmt: skip
     theirs = DeepseekV2TopkRouter(config)
     theirs.weight.data.normal_(0, spread)
-    ours, wanted = both(SoftmaxRouter(M, routing(False)), theirs, torch.randn(200, M))
+    settings = replace(routing(False), bias=False)
+    ours, wanted = both(BestExpertRouter(M, settings), theirs, torch.randn(200, M))
+    assert torch.allclose(ours, wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_softmax_of_mistral4(normalise: bool) -> None:
+    torch.manual_seed(0)
+    config = Mistral4Config(
+        hidden_size=M, n_routed_experts=EXPERTS, n_group=GROUPS, topk_group=TOPK_GROUPS, num_experts_per_tok=CHOSEN,
+        norm_topk_prob=normalise, routed_scaling_factor=2.5,
+    )  # fmt: skip
+    theirs = Mistral4TopkRouter(config)
+    theirs.weight.data.normal_()
+    settings = replace(routing(normalise), bias=False)
+    ours, wanted = both(SoftmaxRouter(M, settings), theirs, torch.randn(200, M))
     assert torch.allclose(ours, wanted, atol=1e-6)
 
 

@@ -48,6 +48,7 @@ ON_CPU: dict[str, tuple[str, ...]] = {
     "gemma2": ("one-key-head-low-caps", "no-caps-untied-biases"),
     "gemma3": ("logit-cap-untied-biases",),
     "glm4_moe": ("more-experts-than-tokens", "groups-tied"),
+    "glm_moe_dsa": ("shared-keys-yarn", "every-layer-selects-biases-tied"),
     "gpt2": ("saved", "saved-bfloat16", "untied-gelu"),
     "gpt_neox": ("a-quarter-turns", "one-after-the-other-tied"),
     "gpt_oss": ("more-experts-than-tokens", "every-expert-tied"),
@@ -58,6 +59,7 @@ ON_CPU: dict[str, tuple[str, ...]] = {
     "lfm2_moe": ("dense-layer-tied",),
     "llama": ("one-key-head-biases", "mistral-layer-types", "smollm2-tied-bfloat16", "mistral-window-bfloat16"),
     "llava": ("llama",),
+    "mistral4": ("groups-yarn-tied", "straight-queries-halves-biases"),
     "mixtral": ("more-experts-than-tokens", "window-tied"),
     "nemotron_h": ("groups-latent-biases",),
     "olmo2": ("biases-llama3",),
@@ -77,7 +79,8 @@ MORE = ("gpt_oss_mxfp4", "rare_words")  # files of cases beside the families' ow
 # The cases in which every tensor matters, where that is not so in each (no token may choose some of the experts) or
 # where one has the tensors of all.
 EVERY_TENSOR_MATTERS = {
-    "deepseek_v3": ("groups-yarn",), "deepseek_v32": ("few-keys-yarn",), "nemotron_h": ("groups-latent-biases",),
+    "deepseek_v3": ("groups-yarn",), "deepseek_v32": ("few-keys-yarn",),
+    "glm_moe_dsa": ("shared-keys-yarn",), "mistral4": ("groups-yarn-tied",), "nemotron_h": ("groups-latent-biases",),
     "falcon_h1": ("groups-norm-biases-tied",),
     "deepseek_mtp": (), "eagle3": (), "gpt_oss_mxfp4": (), "llava": (), "mixtral": (), "qwen3_mtp": (),
     "rare_words": (),

@@ -16,7 +16,7 @@ from bringup.diagnostics import BringupError
 from tests.models import drafts, family, test_deepseek_mtp, test_qwen3_mtp
 
 OF_MODEL = {"num_hidden_layers", "num_nextn_predict_layers"}  # which layer is the draft's: tested by name
-OF_LAYERS = {"mlp_layer_types", "layer_types", "mlp_only_layers"}  # longer by the draft's layer
+OF_LAYERS = {"mlp_layer_types", "layer_types", "indexer_types", "mlp_only_layers"}  # longer by the draft's layer
 MODULES = (test_deepseek_mtp, test_qwen3_mtp)
 
 

@@ -1,6 +1,8 @@
-"""Selects the kernels for groups with a single `index_scores` or `top_keys`: the selection of keys for attention."""
+"""Selects the kernels for groups with a single operation of `ops.topk_keys`: the selection of keys for attention."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 
 from bringup.compile.kernels.call import Constant, KernelCall
 from bringup.compile.kernels.code.types import power_of_two
@@ -17,7 +19,7 @@ def indexer(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, 
     if len(group.nodes) != 1:
         return None
     node = group.nodes[0]
-    call = {"index_scores": _index_scores, "top_keys": _top_keys}.get(node.short)
+    call = _CALLS.get(node.short)
     return call(graph, node) if call else None
 
 
@@ -41,7 +43,7 @@ def _index_scores(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
     }
     by_token = node.argument("step_decode") is True
     parameters = {"q_NHD": q, "k_BLD": k, "weights_NH": weights, "starts": None if by_token else starts, "out_NL": out}
-    return (call_of("index_scores", parameters, constants, (-(-keys // tile), tokens, 1), warps=4, stages=1),)
+    return (call_of("indexer.index_scores", parameters, constants, (-(-keys // tile), tokens, 1), warps=4, stages=1),)
 
 
 def _top_keys(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
@@ -53,4 +55,35 @@ def _top_keys(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
     tokens, keys = scores.shape
     constants: dict[str, Constant] = {"L": keys, "ROW": scores.strides[0], "COUNT": count, "BLOCK": TILE}
     parameters = {"scores_NL": scores, "positions_N": positions, "out_NL": result_of(graph, node)}
-    return (call_of("top_keys", parameters, constants, (tokens, 1, 1), warps=4, stages=1),)
+    return (call_of("indexer.top_keys", parameters, constants, (tokens, 1, 1), warps=4, stages=1),)
+
+
+def _selected_positions(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
+    found = [argument_of(graph, node, name) for name in ("selected_NL", "positions_N")]
+    selected, positions = [tensor for tensor in found if tensor is not None]
+    out = result_of(graph, node)
+    if selected.strides[1] != 1:
+        return None
+    tokens, keys = selected.shape
+    constants: dict[str, Constant] = {"L": keys, "ROW": selected.strides[0], "COUNT": out.shape[1], "BLOCK": TILE}
+    parameters = {"selected_NL": selected, "positions_N": positions, "out_NK": out}
+    return (call_of("indexer.selected_positions", parameters, constants, (tokens, 1, 1), warps=4, stages=1),)
+
+
+def _marked_keys(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
+    positions, out = argument_of(graph, node, "positions_NK"), result_of(graph, node)
+    assert positions is not None
+    if not positions.is_dense:
+        return None
+    (tokens, count), keys = positions.shape, out.shape[1]
+    constants: dict[str, Constant] = {"L": keys, "K": count, "STEPS": count.bit_length(), "BLOCK": TILE}
+    grid = (tokens, -(-keys // TILE), 1)
+    return (
+        call_of("indexer.marked_keys", {"positions_NK": positions, "out_NL": out}, constants, grid, warps=4, stages=1),
+    )
+
+
+_CALLS: Mapping[str, Callable[[OpGraph, Node], tuple[KernelCall, ...] | None]] = {
+    **{"index_scores": _index_scores, "top_keys": _top_keys},
+    **{"selected_positions": _selected_positions, "marked_keys": _marked_keys},
+}

@@ -113,6 +113,44 @@ def top_keys(e: Emitter, settings: Mapping[str, Any]) -> None:
     e.finish()
 
 
+def selected_positions(e: Emitter, settings: Mapping[str, Any]) -> None:
+    """Slots: selected, dense; positions; out, dense; N; L; count."""
+    b = e.b
+    selected, positions, out = (e.slot(at, POINTER) for at in (0, 1, 2))
+    tokens, length, count = (e.slot(at, I64) for at in (3, 4, 5))
+    begin, end = e.share(tokens)
+    with e.loop(begin, end) as token:
+        seen = e.minimum(b.add(e.load(positions, "int64", token), I64(1)), length)
+        own, place = b.mul(token, length), b.mul(token, count)
+        found = Cell(b, I64, I64(0))
+        with e.loop(I64(0), seen) as at:
+            is_key = e.load(selected, "bool", b.add(own, at))
+            with b.if_then(b.and_(is_key, b.icmp_signed("<", found.get(), count))):
+                e.store(out, "int64", b.add(place, found.get()), at)
+                found.set(b.add(found.get(), I64(1)))
+        with e.loop(found.get(), count) as at:
+            e.store(out, "int64", b.add(place, at), length)
+    e.finish()
+
+
+def marked_keys(e: Emitter, settings: Mapping[str, Any]) -> None:
+    """Slots: positions, dense; out, dense; N; K; L."""
+    b = e.b
+    positions, out = (e.slot(at, POINTER) for at in (0, 1))
+    tokens, count, length = (e.slot(at, I64) for at in (2, 3, 4))
+    begin, end = e.share(tokens)
+    with e.loop(begin, end) as token:
+        own = b.mul(token, length)
+        with e.loop(I64(0), length) as at:
+            e.store(out, "bool", b.add(own, at), b.icmp_signed("!=", I64(0), I64(0)))
+        with e.loop(I64(0), count) as n:
+            at = e.load(positions, "int64", b.add(b.mul(token, count), n))
+            is_key = b.icmp_signed("<", at, length)
+            with b.if_then(is_key):
+                e.store(out, "bool", b.add(own, at), is_key)
+    e.finish()
+
+
 def _digit(e: Emitter, bits: Callable[[Value], Value], seen: Value, shift: int, prefix: Cell, room: Cell) -> None:
     """Extends the prefix by the digit of the lowest selected score; all digits are 0 if all keys are selected."""
     b = e.b

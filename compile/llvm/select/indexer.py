@@ -1,4 +1,4 @@
-"""Groups of a single `cached_rows`, `index_scores` or `top_keys`, which select the keys that attention uses."""
+"""Groups of a single operation that selects the keys of attention: `cached_rows`, and those of `ops.topk_keys`."""
 
 from __future__ import annotations
 
@@ -58,6 +58,26 @@ def _top_keys(graph: OpGraph, node: Node) -> Call | None:
     return call("top_keys", {"scores": scores.dtype}, given, 8 * BINS)
 
 
+def _selected_positions(graph: OpGraph, node: Node) -> Call | None:
+    selected, positions = (argument_of(graph, node, name) for name in ("selected_NL", "positions_N"))
+    out = result_of(graph, node)
+    assert selected is not None
+    assert positions is not None
+    if not selected.is_dense or not positions.is_dense:
+        return None
+    given: list[Operand] = [selected.place, positions.place, out.place, *selected.shape, out.shape[1]]
+    return call("selected_positions", {}, given)
+
+
+def _marked_keys(graph: OpGraph, node: Node) -> Call | None:
+    positions, out = argument_of(graph, node, "positions_NK"), result_of(graph, node)
+    assert positions is not None
+    if not positions.is_dense:
+        return None
+    return call("marked_keys", {}, [positions.place, out.place, *positions.shape, out.shape[1]])
+
+
 _SELECTORS: Mapping[str, Callable[[OpGraph, Node], Call | None]] = {
     **{"cached_rows": _cached_rows, "index_scores": _index_scores, "top_keys": _top_keys},
+    **{"selected_positions": _selected_positions, "marked_keys": _marked_keys},
 }

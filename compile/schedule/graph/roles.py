@@ -25,7 +25,7 @@ class Role(Enum):
 _NAMES = {
     Role.ELEMENT: "add sub mul div remainder neg clamp maximum minimum sigmoid tanh exp log log1p abs pow rsqrt silu "
     "relu gelu gelu_tanh where gt ge lt le eq ne bitwise_and bitwise_or bitwise_not to",
-    Role.ROW: "rms_norm layer_norm softmax sum amax mean keep_best_groups top_experts top_keys",
+    Role.ROW: "rms_norm layer_norm softmax sum amax mean keep_best_groups top_experts top_keys selected_positions",
     Role.ROUND: "to_fp8",
     Role.GATHER: "index index_select quant_embedding",
     Role.PRODUCT: "linear bmm expert_linear quant_linear quant_experts fp8_linear fp8_experts "
@@ -34,7 +34,8 @@ _NAMES = {
     Role.CACHE: "write_cache",
     Role.ATTENTION: "attention row_attention latent_attention index_scores",
     Role.RECURRENT: "causal_conv gated_delta_rule state_space",
-    Role.MOVE: "clone cat arange rows_of_experts to_blocks from_blocks slots_to_blocks cached_rows lora_lookup",
+    Role.MOVE: "clone cat arange rows_of_experts to_blocks from_blocks slots_to_blocks cached_rows lora_lookup "
+    "marked_keys",
 }
 _ROLES = {name: role for role, names in _NAMES.items() for name in names.split()}
 # The operators with which kernels write a state. Results of other operators are computed and then copied to the state.

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.kernels.attention import Case
-from tests.kernels.tasks.attention import attended, highest_keys, latent, prompts, scores_of_keys
+from tests.kernels.tasks.attention import (
+    attended,
+    highest_keys,
+    keys_at_positions,
+    latent,
+    positions_of_keys,
+    prompts,
+    scores_of_keys,
+)
 from tests.kernels.tasks.drawing import drawing
 from tests.kernels.tasks.lora import expanded, expert_shrunk, looked_up, shrunk, slots_of_blocks
 from tests.kernels.tasks.products import gated, in_float8, in_panels, product, quantised
@@ -61,6 +69,8 @@ TASKS: dict[str, Callable[[], Task]] = {
     "head_product, prefill": lambda: latent((130,), (20,), "float32"),
     "index_scores, bfloat16": lambda: scores_of_keys("bfloat16"),
     "top_keys": highest_keys,
+    "selected_positions": positions_of_keys,
+    "marked_keys": keys_at_positions,
     "rows_of_experts": sorting,
     "to_blocks": copying,
     "rows, layer norm": normed_rows,

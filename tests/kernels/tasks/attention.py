@@ -14,6 +14,7 @@ from bringup.graphs.core.step import BLOCK
 from tests.kernels.attention import Case, data_of
 from tests.kernels.graphs import NUMPY
 from tests.kernels.nodes import node_graph
+from tests.kernels.selected_keys import KEYS, selected
 from tests.kernels.tasks.task import Task, step_of
 
 
@@ -68,3 +69,15 @@ def highest_keys() -> Task:
     scores = np.round(random.standard_normal((len(positions), keys)), 1).astype(np.float32)
     arrays = {"scores_NL": scores, "positions_N": positions, "out": np.zeros(scores.shape, np.bool_)}
     return Task(node_graph("top_keys", arrays, {"count": 5}), arrays)
+
+
+def positions_of_keys() -> Task:
+    mask, positions, keys, _ = (array[4:5] for array in selected(6))
+    arrays = {"selected_NL": mask, "positions_N": positions, "out": np.zeros_like(keys)}
+    return Task(node_graph("selected_positions", arrays, {"count": 6}), arrays)
+
+
+def keys_at_positions() -> Task:
+    _, _, keys, clean = (array[4:5] for array in selected(6))
+    arrays = {"positions_NK": keys, "out": np.zeros_like(clean)}
+    return Task(node_graph("marked_keys", arrays, {"length": KEYS}), arrays)

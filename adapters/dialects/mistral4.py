@@ -1,0 +1,48 @@
+"""Mistral 4 in GGUF: the keys and tensors of DeepSeek, with gate and up of all experts in one tensor.
+
+Architecture `mistral4`: `Mistral3Model.Mistral4Model` of llama.cpp's conversion/mistral3.py. It does not write how
+queries grow with their position, and llama.cpp then does not scale them. Here the factor of a file without
+`attention.temperature_scale` is 0.1, transformers' default of `llama_4_scaling_beta`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bringup.adapters.algebra.expr import S
+from bringup.adapters.dialects import deepseek
+from bringup.adapters.dialects.dialect import Dialect
+from bringup.adapters.planning.adapter import Adapter, either
+from bringup.graphs.mistral4 import ROPE, Mistral4Config
+
+if TYPE_CHECKING:
+    from bringup.adapters.checkpoints.gguf_config import Hyperparameters
+
+BETA = "llama_4_scaling_beta"
+
+
+def table(config: Mistral4Config) -> Adapter:
+    gguf = deepseek.table(config)
+    pair = S("blk.{L}.ffn_gate_up_exps.weight", "e (t f) m", t=2).mv("e (t f) m -> t e f m", t=2)
+    for index, x in enumerate(("gate", "up")):
+        each = S(f"blk.{{L}}.ffn_{x}_exps.weight", "e f m")
+        gguf[f"model.layers.{{L}}.mlp.experts.{x}_proj"] = either(pair.at("t", index), each)
+    return gguf
+
+
+def derived(hyper: Hyperparameters) -> dict[str, Any]:
+    words = deepseek.derived(hyper)
+    del words["num_nextn_predict_layers"]  # Mistral 4 has no draft
+    plain = {"rope_type": "default", "original_max_position_embeddings": hyper.values.get("context_length")}
+    beta = hyper.values.get("attention.temperature_scale", ROPE[BETA])
+    return words | {"rope_scaling": words.get("rope_scaling", plain) | {BETA: beta}}
+
+
+dialect = Dialect(
+    names=("mistral4",),
+    architecture="Mistral4ForCausalLM",
+    keys=deepseek.KEYS | {"attention.temperature_scale": None},
+    fixed={"model_type": "mistral4", "hidden_act": "silu"},
+    derived=derived,
+    table=table,
+)
