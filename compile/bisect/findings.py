@@ -75,7 +75,9 @@ def module_departs(
     if layer.alone is None:
         how = ""
     elif inner and not any(other.departs(tolerance) for other in inner):
+        rules = any(other.counterpart for other in inner)  # a pair with the same tensors reads the right ones or not
         how = "; each of its parts agrees on the reference's inputs, so its own forward is at fault"
+        how += ", or a rule that reads the tensors of another part" if rules else ""
     else:
         how = "; it departs on the reference's own input too"
     if layer.bound is None:
@@ -85,11 +87,16 @@ def module_departs(
     command = f"`bringup explain {layer.name} MODEL --checkpoint SRC`"
     return Diagnostic(
         code="BU701",
-        message=f"the first module that departs from {reference} is `{layer.name}`: {error:.1e} {limit}{how}",
+        message=f"the first module that departs from {reference} is {shown(layer)}: {error:.1e} {limit}{how}",
         help=f"check its forward and the rules of its parameters: {command}",
         parameter=layer.name,
         sources=sources,
     )
+
+
+def shown(layer: Layer) -> str:
+    """A module's name, and the reference's name for it if that is another."""
+    return f"`{layer.name}` (its `{layer.counterpart}`)" if layer.counterpart else f"`{layer.name}`"
 
 
 def code_departs(layers: Sequence[Layer], reference: str, tolerance: float) -> Diagnostic:

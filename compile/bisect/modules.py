@@ -1,4 +1,4 @@
-"""Comparison of the graph's modules with a reference's modules of the same names: errors, and the module at fault."""
+"""Comparison of the graph's modules with a reference's: errors, and the module at fault."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from bringup.compile.bisect.eager import Seen
+from bringup.compile.bisect.observation import Seen
 from bringup.compile.parity.parity import Layer, relative
 from bringup.compile.parity.reference import INPUT
 from bringup.compile.parity.rounding import ROW, UNIT, rms
@@ -14,16 +14,24 @@ from bringup.compile.parity.rounding import ROW, UNIT, rms
 Arrays = Mapping[str, np.ndarray]
 
 
-def compared(seen: Sequence[Seen], theirs: Arrays) -> Iterator[Layer]:
-    """The errors of each module, as `relative`, for one tolerance."""
+def compared(seen: Sequence[Seen], theirs: Arrays, names: Mapping[str, str]) -> Iterator[Layer]:
+    """The errors of each module, as `relative`, for one tolerance. `names`: those of the reference that differ."""
     for module in seen:
         wanted = theirs[module.name]
         alone = None if module.alone is None else relative(module.alone, wanted)
-        yield Layer(name=module.name, given=_given(module, theirs), output=relative(module.output, wanted), alone=alone)
+        yield Layer(
+            name=module.name, given=_given(module, theirs), output=relative(module.output, wanted), alone=alone,
+            counterpart=names.get(module.name, ""),
+        )  # fmt: skip
 
 
 def compared_rounded(
-    rounded: Sequence[Seen], exact: Sequence[Seen], theirs: Arrays, dtype: str, *, proven: bool
+    rounded: Sequence[Seen],
+    exact: Sequence[Seen],
+    theirs: Arrays,
+    dtype: str,
+    *,
+    proven: bool,
 ) -> Iterator[Layer]:
     """The errors of each module in 16 bits: root mean squares of the median row, divided by the reference's.
 
@@ -57,6 +65,27 @@ def culprit(layers: Sequence[Layer], tolerance: float) -> Layer | None:
 def misfed(layers: Sequence[Layer], tolerance: float) -> Layer | None:
     """The first module whose input differs from that of the reference's module of that name."""
     return next((layer for layer in layers if layer.given is not None and not layer.given <= tolerance), None)
+
+
+def not_counterparts(layers: Sequence[Layer], tolerance: float, *, agrees: bool) -> set[str]:
+    """Modules that hold the tensors of a module with another name, and do not return what that one does.
+
+    Such a module departs although the module around it agrees: a convolution without the activation after it, for
+    instance. It is left out in every layer. `agrees`: the graph does.
+    """
+
+    def around(layer: Layer) -> bool:
+        outer = (other for other in layers if other.alone is not None and layer.name.startswith(f"{other.name}."))
+        found = max(outer, key=lambda other: len(other.name), default=None)
+        return agrees if found is None else not found.departs(tolerance)
+
+    kinds = {_kind(layer.name) for layer in layers if layer.counterpart and layer.departs(tolerance) and around(layer)}
+    return {layer.name for layer in layers if layer.counterpart and _kind(layer.name) in kinds}
+
+
+def _kind(name: str) -> str:
+    """A module's name without the numbers of layers."""
+    return ".".join("*" if part.isdigit() else part for part in name.split("."))
 
 
 def _given(module: Seen, theirs: Arrays) -> float | None:
