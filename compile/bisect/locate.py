@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from bringup.compile.bisect.observation import Observation
 from bringup.compile.parity.parity import Layer
@@ -11,8 +12,19 @@ CLEAR = 10.0  # by this factor an error shrinks, or rounding does not explain it
 ROUNDING = 1e-6
 
 
-def located(observation: Observation, layers: Sequence[Layer], tolerance: float) -> Layer | None:
-    """The innermost module whose fault is proved; None if no module's is.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The innermost module whose fault is proved, None for the code of the graph between its modules.
+
+    `before`: the first module inside whose input is wrong there, "" if none is.
+    """
+
+    layer: Layer | None
+    before: str
+
+
+def located(observation: Observation, layers: Sequence[Layer], tolerance: float) -> Place:
+    """The place of the fault in a graph that departs.
 
     A module departs alone if its output is wrong for the reference's inputs. That is no proof: the reference's module
     may return another thing, such as the same channels in another order, which the code around ours accounts for. So
@@ -25,7 +37,9 @@ def located(observation: Observation, layers: Sequence[Layer], tolerance: float)
     name = ""
     while inner := _inside(observation, name, departing, tolerance):
         name = inner
-    return next((layer for layer in layers if layer.name == name), None)
+    wrong = observation.trial(name, []).inputs
+    before = next((part for part in observation.inside(name) if not wrong.get(part, 0.0) <= tolerance), "")
+    return Place(next((layer for layer in layers if layer.name == name), None), before)
 
 
 def _inside(observation: Observation, parent: str, departing: Collection[str], tolerance: float) -> str:

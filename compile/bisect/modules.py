@@ -62,11 +62,6 @@ def culprit(layers: Sequence[Layer], tolerance: float) -> Layer | None:
     return None
 
 
-def misfed(layers: Sequence[Layer], tolerance: float) -> Layer | None:
-    """The first module whose input differs from that of the reference's module of that name."""
-    return next((layer for layer in layers if layer.given is not None and not layer.given <= tolerance), None)
-
-
 def not_counterparts(layers: Sequence[Layer], tolerance: float, *, agrees: bool) -> set[str]:
     """Modules that hold the tensors of a module with another name, and do not return what that one does.
 

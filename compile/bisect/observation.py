@@ -243,7 +243,7 @@ def _further(theirs: Mapping[str, np.ndarray], name: str) -> Iterator[np.ndarray
 
 def _alike(ours: Tensor, theirs: np.ndarray) -> bool:
     """Whether a tensor has as many values in a row as an array, and is of integers if the array is."""
-    if len(ours) < len(theirs) or ours[: len(theirs)].numel() != theirs.size:
+    if not ours.ndim or len(ours) < len(theirs) or ours[: len(theirs)].numel() != theirs.size:
         return False
     return ours.is_floating_point() != bool((theirs == np.round(theirs)).all())
 

@@ -113,8 +113,8 @@ class Reference:
 class Observed:
     """A reference's outputs for T tokens: float32 logits [T, V], and `arrays` [T, …] with the names of `record`.
 
-    `owners` has the checkpoint tensors of each module. Only inputs and outputs with a row for each token are included: attention weights, or the rows of one expert, have
-    another number of rows.
+    Only inputs and outputs with a row for each token are included: attention weights, or the rows of one expert, have
+    another number of rows. `owners` has the checkpoint tensors of each module.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from bringup.adapters.checkpoints.safetensors import read_header
 from bringup.compile.bisect.diagnose import Bisection, Departure
 from bringup.compile.bisect.eager import Eager
 from bringup.compile.bisect.findings import code_departs, module_departs, weights_changed
-from bringup.compile.bisect.locate import located
+from bringup.compile.bisect.locate import Place, located
 from bringup.compile.bisect.modules import compared, compared_rounded, culprit, not_counterparts
 from bringup.compile.bisect.observation import Observation
 from bringup.compile.bundle.folder import WEIGHTS
@@ -98,14 +98,8 @@ class Proof:
             parity.findings += self._changed_weights()
             if parity.findings:
                 return
-        module = None
         if departing or self.evidence.logits is None:
-            module = self._culprit(parity, observation)
-        if module:
-            sources = tuple(name for name in self.job.plan.entries if name.startswith(f"{module.name}."))
-            parity.findings.append(module_departs(parity.modules, module, parity.reference, parity.tolerance, sources))
-        elif of_graph:
-            parity.findings.append(code_departs(parity.modules, parity.reference, parity.tolerance))
+            parity.findings += self._in_modules(parity, observation, of_graph=of_graph)
         if bisect:
             self._bisect(parity)
         if departing and not parity.findings:
@@ -142,22 +136,29 @@ class Proof:
             return False
         return not evidence.exact(self.feeds.index(feed)).ok
 
-    def _culprit(self, parity: Parity, observation: Observation | None) -> Layer | None:
-        """The module at fault. Without `observation`, or among modules whose inputs the reference lacks, it is the first
-        that departs.
+    def _in_modules(self, parity: Parity, observation: Observation | None, *, of_graph: bool) -> Iterator[Diagnostic]:
+        """BU701 for the module at fault, or for the code between modules.
+
+        In 16 bits, and among modules whose inputs the reference lacks, it is the first module that departs.
         """
-        if observation is None:
-            return culprit(parity.modules, parity.tolerance)
-        found = located(observation, parity.modules, parity.tolerance)
-        return found or culprit([layer for layer in parity.modules if layer.alone is None], parity.tolerance)
+        modules, tolerance, place = parity.modules, parity.tolerance, Place(None, "")
+        if observation:
+            place = located(observation, modules, tolerance)
+        of_outputs = [layer for layer in modules if layer.alone is None] if observation else modules
+        if module := place.layer or culprit(of_outputs, tolerance):
+            before = place.before if place.layer else ""
+            sources = tuple(name for name in self.job.plan.entries if name.startswith(f"{module.name}."))
+            yield module_departs(modules, module, before, parity.reference, tolerance, sources)
+        elif of_graph:
+            yield code_departs(modules, place.before, parity.reference, tolerance)
 
     @cached_property
     def _names(self) -> dict[str, str]:
         """The names of the reference's modules, for those of ours whose counterpart has another name."""
         reference = self.reference
         modules = {name.partition(INPUT)[0] for name in reference.activations(self.tokens)}
-        by_name = isinstance(reference, Saved)
-        owners = owners_by_name(modules, self.job.plan) if by_name else reference.owners
+        known = isinstance(reference, Observed)
+        owners = reference.owners if known else owners_by_name(modules, self.job.plan)
         return counterparts(self.job.plan, owners, modules)
 
     def _modules(self, feed: Feed, source: str, *, in_rounding: bool) -> tuple[list[Layer], Observation | None]:
