@@ -16,7 +16,7 @@ ROUNDING = 1e-6
 class Place:
     """The innermost module whose fault is proved, None for the code of the graph between its modules.
 
-    `before`: the first module inside whose input is wrong there, "" if none is.
+    `before`: the first module inside whose input is wrong there, of those that do not depart alone; "" if none is.
     """
 
     layer: Layer | None
@@ -38,7 +38,8 @@ def located(observation: Observation, layers: Sequence[Layer], tolerance: float)
     while inner := _inside(observation, name, departing, tolerance):
         name = inner
     wrong = observation.trial(name, []).inputs
-    before = next((part for part in observation.inside(name) if not wrong.get(part, 0.0) <= tolerance), "")
+    parts = (part for part in observation.inside(name) if part not in departing)
+    before = next((part for part in parts if not wrong.get(part, 0.0) <= tolerance), "")
     return Place(next((layer for layer in layers if layer.name == name), None), before)
 
 

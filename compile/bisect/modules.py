@@ -66,16 +66,23 @@ def not_counterparts(layers: Sequence[Layer], tolerance: float, *, agrees: bool)
     """Modules that hold the tensors of a module with another name, and do not return what that one does.
 
     Such a module departs although the module around it agrees: a convolution without the activation after it, for
-    instance. It is left out in every layer. `agrees`: the graph does.
+    instance. It is left out in every layer, and is not around others. `agrees`: the graph does.
     """
+    found: set[str] = set()
 
     def around(layer: Layer) -> bool:
-        outer = (other for other in layers if other.alone is not None and layer.name.startswith(f"{other.name}."))
-        found = max(outer, key=lambda other: len(other.name), default=None)
-        return agrees if found is None else not found.departs(tolerance)
+        others = (other for other in layers if other.alone is not None and other.name not in found)
+        outer = max((other for other in others if layer.name.startswith(f"{other.name}.")), key=_length, default=None)
+        return agrees if outer is None else not outer.departs(tolerance)
 
-    kinds = {_kind(layer.name) for layer in layers if layer.counterpart and layer.departs(tolerance) and around(layer)}
-    return {layer.name for layer in layers if layer.counterpart and _kind(layer.name) in kinds}
+    suspects = [layer for layer in layers if layer.counterpart and layer.departs(tolerance)]
+    while kinds := {_kind(layer.name) for layer in suspects if layer.name not in found and around(layer)}:
+        found |= {layer.name for layer in layers if layer.counterpart and _kind(layer.name) in kinds}
+    return found
+
+
+def _length(layer: Layer) -> int:
+    return len(layer.name)
 
 
 def _kind(name: str) -> str:
