@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from bringup.compile.bisect.modules import CLEAR
 from bringup.compile.bisect.observation import Observation
 from bringup.compile.parity.parity import Layer
 
-CLEAR = 10.0  # by this factor an error shrinks, or rounding does not explain it: sums in another order differ by 1e-6
-ROUNDING = 1e-6
+ROUNDING = 1e-6  # of sums in another order
 
 
 @dataclass(frozen=True, slots=True)

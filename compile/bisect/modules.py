@@ -12,6 +12,7 @@ from bringup.compile.parity.reference import INPUT
 from bringup.compile.parity.rounding import ROW, UNIT, rms
 
 Arrays = Mapping[str, np.ndarray]
+CLEAR = 10.0  # by this factor an error exceeds the tolerance, or is below it, if rounding does not decide
 
 
 def compared(seen: Sequence[Seen], theirs: Arrays, names: Mapping[str, str]) -> Iterator[Layer]:
@@ -66,16 +67,17 @@ def not_counterparts(layers: Sequence[Layer], tolerance: float, *, agrees: bool)
     """Modules that hold the tensors of a module with another name, and do not return what that one does.
 
     Such a module departs although the module around it agrees: a convolution without the activation after it, for
-    instance. It is left out in every layer, and is not around others. `agrees`: the graph does.
+    instance. It is left out in every layer, and is not around others. `agrees`: the graph does. A fault that shrinks to
+    less than the tolerance in the module around is no reason: only clear differences are.
     """
     found: set[str] = set()
 
     def around(layer: Layer) -> bool:
         others = (other for other in layers if other.alone is not None and other.name not in found)
         outer = max((other for other in others if layer.name.startswith(f"{other.name}.")), key=_length, default=None)
-        return agrees if outer is None else not outer.departs(tolerance)
+        return agrees if outer is None else not outer.departs(tolerance / CLEAR)
 
-    suspects = [layer for layer in layers if layer.counterpart and layer.departs(tolerance)]
+    suspects = [layer for layer in layers if layer.counterpart and layer.departs(tolerance * CLEAR)]
     while kinds := {_kind(layer.name) for layer in suspects if layer.name not in found and around(layer)}:
         found |= {layer.name for layer in layers if layer.counterpart and _kind(layer.name) in kinds}
     return found
