@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from bringup.compile.bisect.calls import CallError
+from bringup.compile.bisect.locate import Place
 from bringup.compile.bisect.ops import Found
 from bringup.compile.parity.parity import Layer, relative
 from bringup.diagnostics import Diagnostic
@@ -66,12 +67,11 @@ def weights_changed(
 
 
 def module_departs(
-    layers: Sequence[Layer], layer: Layer, before: str, reference: str, tolerance: float, sources: tuple[str, ...]
+    layers: Sequence[Layer], place: Place, reference: str, tolerance: float, sources: tuple[str, ...]
 ) -> Diagnostic:
-    """BU701 for a module that departs by itself; if inputs were not recorded, for the first that departs.
-
-    `before`: the first module inside it whose input is wrong although its own input is not.
-    """
+    """BU701 for the module of a place; if inputs were not recorded, for the first that departs."""
+    layer = place.layer
+    assert layer is not None
     error = layer.output if layer.alone is None else layer.alone
     inner = [other for other in layers if other.name.startswith(f"{layer.name}.") and other.alone is not None]
     if layer.alone is None:
@@ -82,8 +82,10 @@ def module_departs(
         how = f"; each of its parts agrees on the reference's inputs, so its own forward{rules} is at fault"
     else:
         how = "; it departs on the reference's own input too"
-    if before:
-        how += f"; the first of its parts with another input than the reference's is {_shown(before, layers)}"
+    if place.before:
+        how += f"; the first of its parts with another input than the reference's is {_shown(place.before, layers)}"
+    if place.rope > tolerance:
+        how += f"; the cosines of rope that it gets differ from the reference's by {place.rope:.1e}"
     if layer.bound is None:
         limit = f"of max |reference|, tolerance {tolerance:g}"
     else:

@@ -16,11 +16,13 @@ ROUNDING = 1e-6  # of sums in another order
 class Place:
     """The innermost module whose fault is proved, None for the code of the graph between its modules.
 
-    `before`: the first module inside whose input is wrong there, of those that do not depart alone; "" if none is.
+        `rope`: the error of the cosines of rope that it gets. `before`: the first module inside whose input is wrong there,
+    of those that do not depart alone; "" if none is.
     """
 
     layer: Layer | None
     before: str
+    rope: float = 0.0
 
 
 def located(observation: Observation, layers: Sequence[Layer], tolerance: float) -> Place:
@@ -40,7 +42,8 @@ def located(observation: Observation, layers: Sequence[Layer], tolerance: float)
     wrong = observation.trial(name, []).inputs
     parts = (part for part in observation.inside(name) if part not in departing)
     before = next((part for part in parts if not wrong.get(part, 0.0) <= tolerance), "")
-    return Place(next((layer for layer in layers if layer.name == name), None), before)
+    layer = next((layer for layer in layers if layer.name == name), None)
+    return Place(layer, before, observation.rope_error(name))
 
 
 def _inside(observation: Observation, parent: str, departing: Collection[str], tolerance: float) -> str:

@@ -173,6 +173,27 @@ class Observation:
         order = list(self._calls)
         return sorted(found, key=order.index)
 
+    def rope_error(self, name: str) -> float:
+        """The error of the cosines of rope that a module gets, compared with those of the reference; 0 if not known.
+
+        They are known if all layers get one pair of float tensors, [N, pairs], and the reference has one module for rope.
+        It returns each cosine once or twice, in an order of its own, so the values of a row are sorted.
+        """
+        rows = {id(tensor): tensor for tensor in self._shared if tensor.is_floating_point()}
+        wanted = [
+            array for key, array in self._theirs.items() if "rotary" in key.rpartition(".")[2] and INPUT not in key
+        ]
+        call = self._calls.get(name)
+        if len(rows) != 2 or len(wanted) != 1 or call is None:
+            return 0.0
+        ours, theirs = next(iter(rows.values())), np.sort(wanted[0].reshape(len(wanted[0]), -1))
+        if not any(ours is arg for arg in call.args) or ours.ndim != 2 or len(ours) < len(theirs):
+            return 0.0
+        times = theirs.shape[1] // ours.shape[1]
+        if times not in (1, 2) or theirs.shape[1] != times * ours.shape[1]:
+            return 0.0
+        return relative(np.sort(ours[: len(theirs)].float().numpy()), theirs[:, ::times])
+
     def trial(self, parent: str, replaced: Collection[str]) -> Trial:
         """`parent` on the reference's inputs, where the modules `replaced` inside it return the reference's outputs."""
         key = parent, frozenset(replaced)

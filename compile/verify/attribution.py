@@ -145,10 +145,11 @@ class Proof:
         if observation:
             place = located(observation, modules, tolerance)
         of_outputs = [layer for layer in modules if layer.alone is None] if observation else modules
-        if module := place.layer or culprit(of_outputs, tolerance):
-            before = place.before if place.layer else ""
-            sources = tuple(name for name in self.job.plan.entries if name.startswith(f"{module.name}."))
-            yield module_departs(modules, module, before, parity.reference, tolerance, sources)
+        if place.layer is None and (first := culprit(of_outputs, tolerance)):
+            place = Place(first, "")
+        if place.layer:
+            sources = tuple(name for name in self.job.plan.entries if name.startswith(f"{place.layer.name}."))
+            yield module_departs(modules, place, parity.reference, tolerance, sources)
         elif of_graph:
             yield code_departs(modules, place.before, parity.reference, tolerance)
 
