@@ -76,6 +76,8 @@ def module_departs(
     inner = [other for other in layers if other.name.startswith(f"{layer.name}.") and other.alone is not None]
     if layer.alone is None:
         how = ""
+    elif place.rope > tolerance:
+        how = f"; the cosines of rope that it gets differ from the reference's by {place.rope:.1e}"
     elif inner and not any(other.departs(tolerance) for other in inner):
         # A counterpart of another name is the module that holds the tensors, whether they are the right ones or not.
         rules = " or a rule that reads the tensors of another part" if any(other.counterpart for other in inner) else ""
@@ -84,17 +86,17 @@ def module_departs(
         how = "; it departs on the reference's own input too"
     if place.before:
         how += f"; the first of its parts with another input than the reference's is {_shown(place.before, layers)}"
-    if place.rope > tolerance:
-        how += f"; the cosines of rope that it gets differ from the reference's by {place.rope:.1e}"
     if layer.bound is None:
         limit = f"of max |reference|, tolerance {tolerance:g}"
     else:
         limit = f"of the reference's root mean square, where rounding explains {layer.bound:.1e}"
-    command, name = f"`bringup explain {layer.name} MODEL --checkpoint SRC`", _shown(layer.name, layers)
+    name, check = _shown(layer.name, layers), "its forward and the rules of its parameters"
+    if place.rope > tolerance:
+        check = "the rope of the config, and its forward"
     return Diagnostic(
         code="BU701",
         message=f"the first module that departs from {reference} is {name}: {error:.1e} {limit}{how}",
-        help=f"check its forward and the rules of its parameters: {command}",
+        help=f"check {check}: `bringup explain {layer.name} MODEL --checkpoint SRC`",
         parameter=layer.name,
         sources=sources,
     )

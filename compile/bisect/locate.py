@@ -16,8 +16,8 @@ ROUNDING = 1e-6  # of sums in another order
 class Place:
     """The innermost module whose fault is proved, None for the code of the graph between its modules.
 
-        `rope`: the error of the cosines of rope that it gets. `before`: the first module inside whose input is wrong there,
-    of those that do not depart alone; "" if none is.
+    `rope`: the error of the cosines of rope that it gets. `before`: the first module inside whose input is wrong
+    there, of those that do not depart alone; "" if none is.
     """
 
     layer: Layer | None

@@ -176,17 +176,16 @@ class Observation:
     def rope_error(self, name: str) -> float:
         """The error of the cosines of rope that a module gets, compared with those of the reference; 0 if not known.
 
-        They are known if all layers get one pair of float tensors, [N, pairs], and the reference has one module for rope.
-        It returns each cosine once or twice, in an order of its own, so the values of a row are sorted.
+        They are known if all layers get one pair of float tensors, [N, pairs], and the reference has one module of
+        rope. It returns each cosine once or twice, in an order of its own, so the values of a row are sorted.
         """
         rows = {id(tensor): tensor for tensor in self._shared if tensor.is_floating_point()}
-        wanted = [
-            array for key, array in self._theirs.items() if "rotary" in key.rpartition(".")[2] and INPUT not in key
-        ]
+        names = [key for key in self._theirs if "rotary" in key.rpartition(".")[2] and INPUT not in key]
         call = self._calls.get(name)
-        if len(rows) != 2 or len(wanted) != 1 or call is None:
+        if len(rows) != 2 or len(names) != 1 or call is None:
             return 0.0
-        ours, theirs = next(iter(rows.values())), np.sort(wanted[0].reshape(len(wanted[0]), -1))
+        wanted = self._theirs[names[0]]
+        ours, theirs = next(iter(rows.values())), np.sort(wanted.reshape(len(wanted), -1))
         if not any(ours is arg for arg in call.args) or ours.ndim != 2 or len(ours) < len(theirs):
             return 0.0
         times = theirs.shape[1] // ours.shape[1]
