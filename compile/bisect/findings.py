@@ -84,6 +84,8 @@ def module_departs(
         how = f"; each of its parts agrees on the reference's inputs, so its own forward{rules} is at fault"
     else:
         how = "; it departs on the reference's own input too"
+        if unclear := next((other.name for other in inner if other.departs(tolerance)), ""):
+            how += f", as does its part {_shown(unclear, layers)}, which may be defined in another way there"
     if place.before:
         how += f"; the first of its parts with another input than the reference's is {_shown(place.before, layers)}"
     if layer.bound is None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bringup.compile.bisect.eager import Eager
+from bringup.compile.bisect.rows import alike, first_rows, is_float, rows_like, with_rows
 from bringup.compile.parity.parity import relative
 from bringup.compile.parity.reference import INPUT
 
@@ -117,7 +118,7 @@ class Observation:
         wanted = self._theirs.get(name)
         if wanted is None:
             return False
-        ours = _rows(output, len(wanted))
+        ours = first_rows(output, len(wanted))
         if ours is None or ours[0].size != wanted[0].size:
             self.odd[name] = () if ours is None else ours.shape
             return False
@@ -125,10 +126,10 @@ class Observation:
 
     def _forced(self, name: str, args: tuple[Any, ...]) -> tuple[dict[int, np.ndarray] | None, bool]:
         """The reference's inputs by index of argument, and whether they are all; None without the first of them."""
-        if not any(_is_float(arg) for arg in args):
+        if not any(is_float(arg) for arg in args):
             return {}, True  # its inputs are token ids, which are equal
         first, count = self._theirs.get(name + INPUT), len(self._theirs[name])
-        x = _rows(args[:1], count)
+        x = first_rows(args[:1], count)
         if first is None or x is None or x.size != first.size:
             return None, False
         found, complete = {0: first}, True
@@ -136,7 +137,7 @@ class Observation:
         for index, arg in enumerate(args[1:], 1):
             if not isinstance(arg, Tensor) or any(arg is other for other in self._shared):
                 continue
-            matching = [other for other in further if _alike(arg, other)]
+            matching = alike(arg, further)
             if len(matching) == 1:
                 found[index] = matching[0]
             else:
@@ -150,10 +151,10 @@ class Observation:
         for name, call in self._calls.items():
             wanted = self._theirs[name]
             given = alone = None
-            output = _exact_rows(call.output, wanted)
+            output = rows_like(call.output, wanted)
             if call.forced is not None:
-                given = _exact_rows(call.args[0], call.forced[0]) if call.forced else None
-                alone = _exact_rows(self._again(name), wanted) if call.forced else output
+                given = rows_like(call.args[0], call.forced[0]) if call.forced else None
+                alone = rows_like(self._again(name), wanted) if call.forced else output
             found.append(Seen(name, output, given, alone))
         return found
 
@@ -206,14 +207,14 @@ class Observation:
         def before(name: str) -> Any:
             def hook(module: Any, args: tuple[Any, ...]) -> None:
                 forced = self._calls[name].forced or {}
-                errors = [relative(_exact_rows(args[index], wanted), wanted) for index, wanted in forced.items()]
+                errors = [relative(rows_like(args[index], wanted), wanted) for index, wanted in forced.items()]
                 inputs[name] = max(errors, default=0.0)
 
             return hook
 
         def after(name: str) -> Any:
             def hook(module: Any, args: tuple[Any, ...], output: Any) -> Any:
-                return _with_rows(output, self._theirs[name])
+                return with_rows(output, self._theirs[name])
 
             return hook
 
@@ -224,7 +225,7 @@ class Observation:
                     hooks.append(self._modules[name].register_forward_hook(after(name)))
             output = self._again(parent)
         wanted = self._theirs[parent] if parent else self._logits
-        return Trial(inputs, None if wanted is None else relative(_exact_rows(output, wanted), wanted))
+        return Trial(inputs, None if wanted is None else relative(rows_like(output, wanted), wanted))
 
     def _again(self, name: str) -> Any:
         """The output of a module for the reference's inputs, or of the graph; states are those before the step."""
@@ -236,7 +237,7 @@ class Observation:
             call = self._calls[name]
             args = list(call.args)
             for index, wanted in (call.forced or {}).items():
-                args[index] = _with_rows(args[index], wanted)
+                args[index] = with_rows(args[index], wanted)
             with torch.no_grad():
                 return self._modules[name].forward(*args)
         finally:
@@ -259,38 +260,3 @@ def _further(theirs: Mapping[str, np.ndarray], name: str) -> Iterator[np.ndarray
     while (key := f"{name}{INPUT}{number}") in theirs:
         yield theirs[key]
         number += 1
-
-
-def _alike(ours: Tensor, theirs: np.ndarray) -> bool:
-    """Whether a tensor has as many values in a row as an array, and is of integers if the array is."""
-    if not ours.ndim or len(ours) < len(theirs) or ours[: len(theirs)].numel() != theirs.size:
-        return False
-    return ours.is_floating_point() != bool((theirs == np.round(theirs)).all())
-
-
-def _is_float(value: object) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
-
-
-def _rows(given: Any, count: int) -> np.ndarray | None:
-    """The first `count` rows, as float32, of a tensor or of the first of several; None for other tensors."""
-    first = given[0] if isinstance(given, tuple) and given else given
-    if not isinstance(first, Tensor) or not first.is_floating_point() or first.ndim < 2 or len(first) < count:
-        return None
-    return first.detach()[:count].float().numpy()
-
-
-def _exact_rows(given: Any, like: np.ndarray) -> np.ndarray:
-    """The first rows of a tensor, or of the first of several, as float32 of the shape of `like`."""
-    first: Tensor = given[0] if isinstance(given, tuple) else given
-    return first.detach()[: len(like)].float().numpy().reshape(like.shape)
-
-
-def _with_rows(given: Any, rows: np.ndarray) -> Any:
-    """A copy of a tensor, or of the only one of a tuple, with other first rows; rows of padding are the same."""
-    if isinstance(given, tuple):
-        return (_with_rows(given[0], rows),)
-    other = given.clone()
-    first = other[: len(rows)]
-    first.copy_(torch.from_numpy(rows.reshape(first.shape)).to(other.dtype))
-    return other

@@ -162,8 +162,9 @@ def record(model: Any, run: Any) -> dict[str, np.ndarray]:
     """The output of each module of a torch model, as `NAME`, and its input, as `NAME@input`, while `run()` runs.
 
     Float32 [T, …], in the order in which modules finish; of several outputs or inputs, the first float one. Further
-    inputs with a row for each of the first, such as the experts that a router selects, are `NAME@input2` and so on. A
-    leading batch axis of 1 is dropped. If a module runs more than once, its last run is recorded.
+    inputs with a row for each of the first, such as the experts that a router selects, are `NAME@input2` and so on;
+    they may be integers. A leading batch axis of 1 is dropped. If a module runs more than once, its last run is
+    recorded.
     """
     import torch
 
@@ -171,7 +172,8 @@ def record(model: Any, run: Any) -> dict[str, np.ndarray]:
 
     def array(value: torch.Tensor) -> np.ndarray:
         found = value.detach()
-        return (found[0] if found.ndim > 2 and found.shape[0] == 1 else found).float().cpu().numpy().copy()
+        found = found.float() if found.is_floating_point() else found
+        return (found[0] if found.ndim > 2 and found.shape[0] == 1 else found).cpu().numpy().copy()
 
     def floats(values: Iterable[Any]) -> Iterator[torch.Tensor]:
         return (value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point())
