@@ -17,7 +17,7 @@ from bringup.compile.bisect.locate import Place, located
 from bringup.compile.bisect.modules import compared, not_counterparts
 from bringup.compile.bisect.observation import Observation
 from bringup.compile.job import Job
-from bringup.compile.parity.owners import counterparts, renamed
+from bringup.compile.parity.owners import counterparts, owners_by_name, renamed
 from bringup.compile.parity.parity import TOLERANCE, Layer
 from bringup.compile.parity.reference import INPUT, Observed, Reference
 from bringup.compile.program.step_inputs import sequence_step
@@ -122,6 +122,14 @@ def test_the_pairs_of_two_families(folder: Path) -> None:
     assert "mixer.gated_norm" not in granite  # transformers' norm applies the gate too
 
 
+def test_pairs_with_a_file_are_those_with_the_model(folder: Path) -> None:
+    """A file has names only; those of LFM2's modules are the first sections of its tensors' names."""
+    job, _, reference = opened("lfm2", folder)
+    modules = {key.partition(INPUT)[0] for key in reference.arrays}
+    owners = owners_by_name(modules, job.plan)
+    assert counterparts(job.plan, owners, modules) == compare("lfm2", folder).names
+
+
 def changed(path: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Plant:
     """A fault in the parameter at a path."""
 
@@ -139,6 +147,11 @@ def setting(path: str, name: str, value: Any) -> Plant:
         setattr(module.get_submodule(path), name, value)
 
     return plant
+
+
+def rope_of_other_base(module: Any) -> None:
+    table = module.gpt_neox.rotary.cos
+    table.copy_((table.clamp(-1, 1).acos() * 0.9).cos())
 
 
 FIRST = "model.layers.0"
@@ -159,6 +172,7 @@ FAULTS: dict[str, tuple[str, Plant, str, str]] = {
     "experts": (
         "granitemoehybrid", setting(f"{FIRST}.mlp.experts", "activation", "gelu"), f"{FIRST}.mlp.experts", ""
     ),
+    "rope": ("gpt_neox", rope_of_other_base, "gpt_neox.layers.0.attention", "o_proj"),
     "embedding factor": ("granitemoehybrid", setting("", "embedding_multiplier", 1.0), "", FIRST),
 }  # fmt: skip
 
@@ -171,6 +185,7 @@ def test_the_innermost_module_is_named(fault: str, folder: Path) -> None:
     assert found.named == wanted
     assert found.place.before.endswith(before)
     assert bool(found.place.before) == bool(before)
+    assert (found.place.rope > TOLERANCE) == (fault == "rope")
 
 
 def test_a_fault_in_every_layer_is_found_in_the_first(folder: Path) -> None:
