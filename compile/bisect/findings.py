@@ -69,7 +69,10 @@ def weights_changed(
 def module_departs(
     layers: Sequence[Layer], place: Place, reference: str, tolerance: float, sources: tuple[str, ...]
 ) -> Diagnostic:
-    """BU701 for the module of a place; if inputs were not recorded, for the first that departs."""
+    """BU701 for the module of a place; if inputs were not recorded, for the first that departs.
+
+    `sources` are the module's parameters.
+    """
     layer = place.layer
     assert layer is not None
     error = layer.output if layer.alone is None else layer.alone
@@ -79,12 +82,15 @@ def module_departs(
     elif place.rope > tolerance:
         how = f"; the cosines of rope that it gets differ from the reference's by {place.rope:.1e}"
     elif inner and not any(other.departs(tolerance) for other in inner):
+        without = _not_compared(layer.name, [other.name for other in inner], sources)
         # A counterpart of another name is the module that holds the tensors, whether they are the right ones or not.
         rules = " or a rule that reads the tensors of another part" if any(other.counterpart for other in inner) else ""
-        how = f"; each of its parts agrees on the reference's inputs, so its own forward{rules} is at fault"
+        parts = "each of its parts that is compared" if without else "each of its parts"
+        how = f"; {parts} agrees on the reference's inputs, so its own forward{rules} is at fault"
+        how += f", or a part that is not compared: {without}" if without else ""
     else:
         how = "; it departs on the reference's own input too"
-        if unclear := next((other.name for other in inner if other.departs(tolerance)), ""):
+        if unclear := min((other.name for other in inner if other.departs(tolerance)), key=len, default=""):
             how += f", as does its part {_shown(unclear, layers)}, which may be defined in another way there"
     if place.before:
         how += f"; the first of its parts with another input than the reference's is {_shown(place.before, layers)}"
@@ -102,6 +108,13 @@ def module_departs(
         parameter=layer.name,
         sources=sources,
     )
+
+
+def _not_compared(name: str, inner: Sequence[str], parameters: Sequence[str]) -> str:
+    """The parts of a module that have parameters and are not among `inner` modules, as text."""
+    others = (each for each in parameters if not any(each.startswith(f"{part}.") for part in inner))
+    parts = (each.removeprefix(f"{name}.").rpartition(".")[0] for each in others)
+    return ", ".join(f"`{part}`" for part in dict.fromkeys(parts) if part)
 
 
 def _shown(name: str, layers: Sequence[Layer]) -> str:
