@@ -51,7 +51,9 @@ def modules_text(parity: Parity, paint: Paint) -> str:
     from bringup.compile.bisect.modules import culprit
 
     modules, tolerance = parity.modules, parity.tolerance
-    departing = culprit(modules, tolerance)
+    named = next((finding.parameter for finding in parity.findings if finding.code == "BU701"), None)
+    found = (module for module in modules if module.name == named)
+    departing = culprit(modules, tolerance) if named is None else next(found, None)
     inside = _layer(departing.name) if departing else ""
     rows: list[Row] = []
     for module in modules:
@@ -60,9 +62,9 @@ def modules_text(parity: Parity, paint: Paint) -> str:
             continue
         state = "inherits" if module.bound is None and module.output > tolerance else ""
         if module.departs(tolerance):
-            state = "differs" if parity.ok else "departs" if module is departing else "departs too"
+            state = "differs" if parity.ok or not departing else "departs" if module is departing else "departs too"
         numbers = (_number(module.given), _number(module.output), _number(module.alone))
-        rows.append((module.name, *numbers, _mark(bool(state), state, paint)))
+        rows.append((_named(module), *numbers, _mark(bool(state), state, paint)))
     return table([("module", "input", "output", "alone", ""), *_shortened(rows)])
 
 
@@ -80,6 +82,12 @@ def op_text(op: Op, paint: Paint) -> str:
         lines.append(f"{' ' * margin} {bar} {indent}{paint('^' * len(text) + ' ' + label, 'red')}")
     lines.append(f"{' ' * margin} {paint('=', 'blue')} {paint('inputs', 'bold')}: {', '.join(op.inputs)}")
     return "\n".join(lines)
+
+
+def _named(module: Layer) -> str:
+    """A module's name, and the last section of the reference's name if that is another."""
+    theirs = module.counterpart.rpartition(".")[2]
+    return f"{module.name} ({theirs})" if theirs not in ("", module.name.rpartition(".")[2]) else module.name
 
 
 def _off(module: Layer, tolerance: float) -> bool:

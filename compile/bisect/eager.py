@@ -1,10 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""The graph's own code, run by torch, and its modules on a reference's activations."""
+"""The graph's own code, run by torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from torch import Tensor
 from bringup.adapters.apply.materialise import materialise
 from bringup.adapters.planning.plan import Plan
 from bringup.compile.job import Job
-from bringup.compile.parity.reference import INPUT
 from bringup.compile.program.step_inputs import sequence_step
 from bringup.compile.program.torch_arrays import to_tensor
 from bringup.graphs.core.step import FIELDS, CacheSizes, Step
@@ -80,94 +78,3 @@ class Eager:
         """Restores states that `copy_of_states` returned."""
         for name, state in states.items():
             self.module.get_buffer(name).copy_(state)
-
-    def observe(
-        self, step: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], *, decode: bool = False
-    ) -> tuple[list[Seen], Shapes]:
-        """Each module of one step that the reference has too, in the order in which modules finish.
-
-        `theirs` has the names of `record`: [count, …] for the step's tokens without padding. The second result has the
-        shapes of the outputs that the reference has in another shape. The output of a layer with several results is
-        the graph's `hidden_state`; that of any other module with several results is the first.
-        """
-        found: list[Seen] = []
-        odd: Shapes = {}
-        busy = False
-        layers = {id(layer) for layer in self.module.layers}
-
-        def watch(name: str) -> Any:
-            def hook(module: Any, args: tuple[Any, ...], output: Any) -> None:
-                nonlocal busy
-                wanted = theirs.get(name)
-                if busy or wanted is None:
-                    return
-                several = isinstance(output, tuple) and len(output) > 1
-                if several and id(module) in layers:
-                    output = self.module.hidden_state(*output)
-                ours = _rows(output, len(wanted))
-                if ours is None or ours[0].size != wanted[0].size:
-                    odd[name] = () if ours is None else ours.shape
-                    return
-                taken, x = theirs.get(name + INPUT), _rows(args[:1], len(wanted))
-                given = alone = None
-                if several:
-                    pass  # it is not known which of its inputs is the reference's input
-                elif taken is not None and x is not None and x.size == taken.size:
-                    given = x.reshape(taken.shape)
-                    busy = True
-                    alone = _alone(module, args, taken).reshape(wanted.shape)
-                    busy = False
-                elif x is None and not any(_is_float(arg) for arg in args):
-                    alone = ours.reshape(wanted.shape)  # its input is token ids, which are equal
-                found.append(Seen(name, ours.reshape(wanted.shape), given, alone))
-
-            return hook
-
-        named = [(name, module) for name, module in self.module.named_modules() if name]
-        hooks = [module.register_forward_hook(watch(name)) for name, module in named]
-        try:
-            self(step, decode=decode)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        return found, odd
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A module's input (`given`), output, and output for the reference's input (`alone`): float32 [count, …].
-
-    `given` and `alone` are None if the reference has no input of that size, except `alone` of a module of token ids.
-    """
-
-    name: str
-    output: np.ndarray
-    given: np.ndarray | None
-    alone: np.ndarray | None
-
-
-Shapes = dict[str, tuple[int, ...]]
-
-
-def _alone(module: Any, args: tuple[Any, ...], taken: np.ndarray) -> np.ndarray:
-    """The module's output rows for the reference's input; its buffers are restored."""
-    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
-    x = args[0].clone()
-    x[: len(taken)] = torch.from_numpy(taken.reshape(x[: len(taken)].shape)).to(x.dtype)
-    rows = _rows(module.forward(x, *args[1:]), len(taken))
-    for buffer, before in buffers:
-        buffer.copy_(before)
-    assert rows is not None, "it gave rows before"
-    return rows
-
-
-def _is_float(value: object) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
-
-
-def _rows(given: Any, count: int) -> np.ndarray | None:
-    """The first `count` rows, as float32, of a tensor or of the first of several; None for other tensors."""
-    first = given[0] if isinstance(given, tuple) and given else given
-    if not isinstance(first, Tensor) or not first.is_floating_point() or first.ndim < 2 or len(first) < count:
-        return None
-    return first.detach()[:count].float().numpy()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from bringup.compile.bisect.calls import CallError
-from bringup.compile.bisect.modules import misfed
+from bringup.compile.bisect.locate import Place
 from bringup.compile.bisect.ops import Found
 from bringup.compile.parity.parity import Layer, relative
 from bringup.diagnostics import Diagnostic
@@ -67,42 +67,77 @@ def weights_changed(
 
 
 def module_departs(
-    layers: Sequence[Layer], layer: Layer, reference: str, tolerance: float, sources: tuple[str, ...]
+    layers: Sequence[Layer], place: Place, reference: str, tolerance: float, sources: tuple[str, ...]
 ) -> Diagnostic:
-    """BU701 for a module that departs by itself; if inputs were not recorded, for the first that departs."""
+    """BU701 for the module of a place; if inputs were not recorded, for the first that departs.
+
+    `sources` are the module's parameters.
+    """
+    layer = place.layer
+    assert layer is not None
     error = layer.output if layer.alone is None else layer.alone
     inner = [other for other in layers if other.name.startswith(f"{layer.name}.") and other.alone is not None]
     if layer.alone is None:
         how = ""
+    elif place.rope > tolerance:
+        how = f"; the cosines of rope that it gets differ from the reference's by {place.rope:.1e}"
     elif inner and not any(other.departs(tolerance) for other in inner):
-        how = "; each of its parts agrees on the reference's inputs, so its own forward is at fault"
+        without = _not_compared(layer.name, [other.name for other in inner], sources)
+        # A counterpart of another name is the module that holds the tensors, whether they are the right ones or not.
+        rules = " or a rule that reads the tensors of another part" if any(other.counterpart for other in inner) else ""
+        parts = "each of its parts that is compared" if without else "each of its parts"
+        how = f"; {parts} agrees on the reference's inputs, so its own forward{rules} is at fault"
+        how += f", or a part that is not compared: {without}" if without else ""
     else:
         how = "; it departs on the reference's own input too"
+        if unclear := min((other.name for other in inner if other.departs(tolerance)), key=len, default=""):
+            how += f", as does its part {_shown(unclear, layers)}, which may be defined in another way there"
+    if place.before:
+        how += f"; the first of its parts with another input than the reference's is {_shown(place.before, layers)}"
     if layer.bound is None:
         limit = f"of max |reference|, tolerance {tolerance:g}"
     else:
         limit = f"of the reference's root mean square, where rounding explains {layer.bound:.1e}"
-    command = f"`bringup explain {layer.name} MODEL --checkpoint SRC`"
+    name, check = _shown(layer.name, layers), "its forward and the rules of its parameters"
+    if place.rope > tolerance:
+        check = "the rope of the config, and its forward"
     return Diagnostic(
         code="BU701",
-        message=f"the first module that departs from {reference} is `{layer.name}`: {error:.1e} {limit}{how}",
-        help=f"check its forward and the rules of its parameters: {command}",
+        message=f"the first module that departs from {reference} is {name}: {error:.1e} {limit}{how}",
+        help=f"check {check}: `bringup explain {layer.name} MODEL --checkpoint SRC`",
         parameter=layer.name,
         sources=sources,
     )
 
 
-def code_departs(layers: Sequence[Layer], reference: str, tolerance: float) -> Diagnostic:
-    """BU701 for a graph that departs although each of its modules agrees on the reference's own input."""
+def _not_compared(name: str, inner: Sequence[str], parameters: Sequence[str]) -> str:
+    """The parts of a module that have parameters and are not among `inner` modules, as text."""
+    others = (each for each in parameters if not any(each.startswith(f"{part}.") for part in inner))
+    parts = (each.removeprefix(f"{name}.").rpartition(".")[0] for each in others)
+    return ", ".join(f"`{part}`" for part in dict.fromkeys(parts) if part)
+
+
+def _shown(name: str, layers: Sequence[Layer]) -> str:
+    """A module's name, and the reference's name for it if that is another."""
+    theirs = next((layer.counterpart for layer in layers if layer.name == name), "")
+    return f"`{name}` (the reference's `{theirs}`)" if theirs else f"`{name}`"
+
+
+def code_departs(layers: Sequence[Layer], before: str, reference: str, tolerance: float) -> Diagnostic:
+    """BU701 for a graph that departs, and no module of which explains it on the reference's own input.
+
+    `before`: the first module whose input is wrong.
+    """
     if not layers:
         message = f"the graph departs from {reference}, which has no modules to compare: the place is not known"
         help = "record the inputs and outputs of its modules; see `bringup explain verify`"
         return Diagnostic(code="BU701", message=message, help=help)
-    first = misfed(layers, tolerance)
-    where = f"the first module with another input than the reference's is `{first.name}`" if first else "at its end"
+    where = f"the first module with another input than the reference's is {_shown(before, layers)}"
+    agree = not any(layer.alone is not None and layer.departs(tolerance) for layer in layers)
+    what = "each of its modules agrees on the reference's own input" if agree else "no module explains it"
     return Diagnostic(
         code="BU701",
-        message=f"the graph departs from {reference}, and each of its modules agrees on the reference's own input: "
-        f"the fault is in the code between modules; {where}",
+        message=f"the graph departs from {reference}, and {what}: "
+        f"the fault is in the code between modules; {where if before else 'at its end'}",
         help="check `prologue`, `final` and `epilogue` of the graph, and the forward of the module around that one",
     )

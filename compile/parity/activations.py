@@ -21,6 +21,7 @@ import numpy as np
 from bringup.adapters.checkpoints.bounded_json import strict_value
 from bringup.arguments import path as text_of
 from bringup.compile.job import Job
+from bringup.compile.parity.owners import counterparts, owners_by_name
 from bringup.compile.parity.reference import INPUT
 from bringup.diagnostics import BringupError, did_you_mean, fail
 from bringup.graphs.core.module import Module
@@ -173,9 +174,11 @@ def fitted(saved: Saved, job: Job, source: str) -> Saved:
     if saved.dtype and saved.dtype not in (dtype, "float32"):
         help = f"verify with --dtype {saved.dtype}, or record in float32"
         raise _mismatch(f"`{source}` was computed in {saved.dtype}, this model is {dtype}", "", help)
-    known = [*_modules(job.graph), LOGITS]
-    if not saved.arrays.keys() & set(known):
-        name = next(iter(saved.arrays)).removesuffix(INPUT)
+    modules = {name.partition(INPUT)[0] for name in saved.arrays}
+    names = counterparts(job.plan, owners_by_name(modules, job.plan), modules)
+    known = [*(names.get(name, name) for name in _modules(job.graph)), LOGITS]
+    if not modules & set(known):
+        name = next(iter(saved.arrays)).partition(INPUT)[0]
         hint = did_you_mean(name, known) or f"this model has {', '.join(known[:3])}, …"
         raise _mismatch(f"`{source}` has no module of this model: its first is `{name}`", name, hint)
     heads = [name for name in known if name in saved.arrays and saved.arrays[name].shape[-1] == vocab]

@@ -62,11 +62,12 @@ def relative(ours: np.ndarray, reference: np.ndarray) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """The error of a module, compared with the reference's module of that name, as `relative`; None if not recorded.
+    """The error of a module, compared with the reference's module, as `relative`; None if not recorded.
 
     `given` is the error of its input, `output` that of its output. `alone` is that of its output for the reference's
-    input: a module that departs alone is at fault, any other has inherited its error. `bound` is the bound of `alone`
-    (of `output` if that is None), if it is not the verification's tolerance.
+    input; a module that does not depart alone has inherited its error. `bound` is the bound of `alone` (of `output` if
+    that is None), if it is not the verification's tolerance. `counterpart` is the name of the reference's module, "" if
+    it is the same.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Layer:
     output: float
     alone: float | None
     bound: float | None = None
+    counterpart: str = ""
 
     def departs(self, tolerance: float) -> bool:
         """Whether the module itself exceeds its bound; if inputs were not recorded, whether its output does."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import signature
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.adapters.planning.quantization import quantization_words
 from bringup.compile.bundle.weights_file import write_weights
+from bringup.compile.parity.owners import Owners, owners_in_transformers
 from bringup.compile.parity.padding_rows import restore_padding_rows
 from bringup.compile.parity.quantised import Rewritten, dequantising, rewritten_scales, with_floats, without_reference
 from bringup.compile.parity.time_steps import remove_time_step_bounds
@@ -51,7 +52,7 @@ class Reference:
         transformers.utils.logging.disable_progress_bar()
         self.name, self.dtype = f"transformers {transformers.__version__}", dtype
         self.cache_dtype = None if cache_dtype == dtype else cache_dtype
-        self.config = config
+        self.config, self.tensors = config, [*checkpoint.headers]
         if why := without_reference(config):
             raise _unknown(config, why)
         model = open_model(
@@ -104,6 +105,7 @@ class Reference:
             self.dtype,
             outputs[0],
             {name: array for name, array in seen.items() if array.ndim > 1 and len(array) == len(tokens)},
+            owners_in_transformers(self.model, self.tensors),
         )
 
 
@@ -112,13 +114,14 @@ class Observed:
     """A reference's outputs for T tokens: float32 logits [T, V], and `arrays` [T, …] with the names of `record`.
 
     Only inputs and outputs with a row for each token are included: attention weights, or the rows of one expert, have
-    another number of rows.
+    another number of rows. `owners` has the checkpoint tensors of each module.
     """
 
     name: str
     dtype: str
     whole: np.ndarray
     arrays: Mapping[str, np.ndarray]
+    owners: Owners
 
     def logits(self, tokens: list[int]) -> np.ndarray:
         """Float32 [len(tokens), V], for a prefix of the tokens."""
@@ -158,24 +161,37 @@ def rounding_cache(config: Any, dtype: str) -> Any:
 def record(model: Any, run: Any) -> dict[str, np.ndarray]:
     """The output of each module of a torch model, as `NAME`, and its input, as `NAME@input`, while `run()` runs.
 
-    Float32 [T, …], in the order in which modules finish; of several outputs or inputs, the first float one. A leading
-    batch axis of 1 is dropped. If a module runs more than once, its last run is recorded.
+    Float32 [T, …], in the order in which modules finish; of several outputs or inputs, the first float one. Further
+    inputs with a row for each of the first, such as the experts that a router selects, are `NAME@input2` and so on;
+    they may be integers. A leading batch axis of 1 is dropped. If a module runs more than once, its last run is
+    recorded.
     """
     import torch
 
     seen: dict[str, np.ndarray] = {}
 
-    def keep(name: str, given: Any) -> None:
-        found = given if isinstance(given, tuple) else (given,)
-        floats = [value for value in found if isinstance(value, torch.Tensor) and value.is_floating_point()]
-        if floats:
-            first = floats[0].detach()
-            seen[name] = (first[0] if first.ndim > 2 and first.shape[0] == 1 else first).float().cpu().numpy().copy()
+    def array(value: torch.Tensor) -> np.ndarray:
+        found = value.detach()
+        found = found.float() if found.is_floating_point() else found
+        return (found[0] if found.ndim > 2 and found.shape[0] == 1 else found).cpu().numpy().copy()
+
+    def floats(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+        return (value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point())
+
+    def keep(name: str, values: Iterable[Any]) -> torch.Tensor | None:
+        if (first := next(floats(values), None)) is not None:
+            seen[name] = array(first)
+        return first
 
     def watch(name: str) -> Any:
         def hook(module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            keep(name, output[:1] if isinstance(output, tuple) else output)
-            keep(name + INPUT, (*args[:1], kwargs.get("hidden_states")))
+            keep(name, output[:1] if isinstance(output, tuple) else (output,))
+            first = keep(name + INPUT, (*args[:1], kwargs.get("hidden_states")))
+            if first is None:
+                return
+            further = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor) and x is not first]
+            alike = [x for x in map(array, further) if x.ndim > 1 and len(x) == len(seen[name + INPUT])]
+            seen.update({f"{name}{INPUT}{number}": x for number, x in enumerate(alike, 2)})
 
         return hook
 

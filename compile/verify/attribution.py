@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,15 +14,18 @@ from bringup.adapters.apply.materialise import materialise
 from bringup.adapters.checkpoints.arrays import mapped
 from bringup.adapters.checkpoints.safetensors import read_header
 from bringup.compile.bisect.diagnose import Bisection, Departure
-from bringup.compile.bisect.eager import Eager, Seen, Shapes
+from bringup.compile.bisect.eager import Eager
 from bringup.compile.bisect.findings import code_departs, module_departs, weights_changed
-from bringup.compile.bisect.modules import compared, compared_rounded, culprit
+from bringup.compile.bisect.locate import Place, located
+from bringup.compile.bisect.modules import compared, compared_rounded, culprit, not_counterparts
+from bringup.compile.bisect.observation import Observation
 from bringup.compile.bundle.folder import WEIGHTS
 from bringup.compile.emit import exported
 from bringup.compile.job import Job
 from bringup.compile.packed_job import as_compiled
 from bringup.compile.parity.activations import FILE, LOGITS, Saved, mismatched, not_finite, save_activations
 from bringup.compile.parity.feeds import Feed, ring_rows, sizes_of
+from bringup.compile.parity.owners import counterparts, owners_by_name, renamed
 from bringup.compile.parity.parity import Layer, Parity
 from bringup.compile.parity.reference import INPUT, Observed, record
 from bringup.compile.program.export_options import layout_of
@@ -85,17 +88,18 @@ class Proof:
         departing = None if parity.ok else self._departing(parity)
         of_graph = departing is not None and self._graph_departs(departing)
         in_rounding = departing is not None and not of_graph
-        parity.modules = self._modules(departing or self._wrapping() or self.feeds[0], source, in_rounding=in_rounding)
+        step = departing or self._wrapping() or self.feeds[0]
+        parity.modules, observation = self._modules(step, source, in_rounding=in_rounding)
+        if observation and self.evidence.logits is not None:
+            other = not_counterparts(parity.modules, parity.tolerance, agrees=not of_graph)
+            observation.exclude(other)
+            parity.modules = [layer for layer in parity.modules if layer.name not in other]
         if bundled and (departing or bisect):
             parity.findings += self._changed_weights()
             if parity.findings:
                 return
-        module = culprit(parity.modules, parity.tolerance)
-        if module and (departing or self.evidence.logits is None):
-            sources = tuple(name for name in self.job.plan.entries if name.startswith(f"{module.name}."))
-            parity.findings.append(module_departs(parity.modules, module, parity.reference, parity.tolerance, sources))
-        elif of_graph:
-            parity.findings.append(code_departs(parity.modules, parity.reference, parity.tolerance))
+        if departing or self.evidence.logits is None:
+            parity.findings += self._in_modules(parity, observation, of_graph=of_graph)
         if bisect:
             self._bisect(parity)
         if departing and not parity.findings:
@@ -132,32 +136,62 @@ class Proof:
             return False
         return not evidence.exact(self.feeds.index(feed)).ok
 
-    def _modules(self, feed: Feed, source: str, *, in_rounding: bool) -> list[Layer]:
+    def _in_modules(self, parity: Parity, observation: Observation | None, *, of_graph: bool) -> Iterator[Diagnostic]:
+        """BU701 for the module at fault, or for the code between modules.
+
+        In 16 bits, and among modules whose inputs the reference lacks, it is the first module that departs.
+        """
+        modules, tolerance, place = parity.modules, parity.tolerance, Place(None, "")
+        if observation:
+            place = located(observation, modules, tolerance)
+        of_outputs = [layer for layer in modules if layer.alone is None] if observation else modules
+        if place.layer is None and (first := culprit(of_outputs, tolerance)):
+            place = Place(first, "")
+        if place.layer:
+            sources = tuple(name for name in self.job.plan.entries if name.startswith(f"{place.layer.name}."))
+            yield module_departs(modules, place, parity.reference, tolerance, sources)
+        elif of_graph:
+            yield code_departs(modules, place.before, parity.reference, tolerance)
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        """The names of the reference's modules, for those of ours whose counterpart has another name."""
+        reference = self.reference
+        modules = {name.partition(INPUT)[0] for name in reference.activations(self.tokens)}
+        known = isinstance(reference, Observed)
+        owners = reference.owners if known else owners_by_name(modules, self.job.plan)
+        return counterparts(self.job.plan, owners, modules)
+
+    def _modules(self, feed: Feed, source: str, *, in_rounding: bool) -> tuple[list[Layer], Observation | None]:
         """A comparison of each module in a step, after the earlier steps of its run.
 
-        In float32 if the reference is. In 16 bits if the reference is in 16 bits, or if the difference is
-        `in_rounding` only.
+        In float32 if the reference is; the second result is then the step in float32. In 16 bits if the reference is in
+        16 bits, or if the difference is `in_rounding` only. In 16 bits, modules of other names are not compared:
+        whether they return the same thing as ours is not known.
         """
         evidence, dtype = self.evidence, self.job.graph.dtype
         low = evidence.rounds and (in_rounding or not evidence.is_exact)
         reference = self.rounded() if low and self.rounded else self.reference
-        given = reference.activations(self.tokens)
+        names = {} if low else self._names
+        given = renamed(reference.activations(self.tokens), names, INPUT)
         rows = {name: array[feed.first : feed.end] for name, array in given.items() if len(array) == len(self.tokens)}
-        exact, odd = self._observed(evidence.graph, feed, rows)
-        if odd and isinstance(self.reference, Saved):
-            name = next(iter(odd))
+        exact = self._observed(evidence.graph, feed, rows)
+        name = next((name for name in exact.odd if name not in names), None)
+        if name is not None and isinstance(self.reference, Saved):
             theirs = self.reference.arrays[name].shape
-            raise mismatched(source, name, theirs, (theirs[0], *odd[name][1:]))
+            raise mismatched(source, name, theirs, (theirs[0], *exact.odd[name][1:]))
         if not low:
-            return list(compared(exact, rows))
-        rounded, _ = self._observed(evidence.rounding_graph, feed, rows)
-        return list(compared_rounded(rounded, exact, rows, dtype, proven=evidence.is_exact))
+            return list(compared(exact.seen, rows, names)), exact
+        rounded = self._observed(evidence.rounding_graph, feed, rows)
+        return list(compared_rounded(rounded.seen, exact.seen, rows, dtype, proven=evidence.is_exact)), None
 
-    def _observed(self, graph: Eager, feed: Feed, rows: dict[str, np.ndarray]) -> tuple[list[Seen], Shapes]:
+    def _observed(self, graph: Eager, feed: Feed, rows: dict[str, np.ndarray]) -> Observation:
         for earlier in self.feeds:
             if earlier.run == feed.run and earlier.end <= feed.first:
                 graph(earlier.step, decode=earlier.decode)
-        return graph.observe(feed.step, rows, decode=feed.decode)
+        logits = self.evidence.logits
+        logits = None if logits is None else logits[feed.first : feed.end]
+        return Observation(graph, feed.step, rows, decode=feed.decode, logits=logits)
 
     def _changed_weights(self) -> list[Diagnostic]:
         path = self.session.folder / WEIGHTS
@@ -207,8 +241,8 @@ class Proof:
         graph = Eager(job, self.session.max_seq_len)
         step = sequence_step(self.tokens, 0, len(self.tokens), self.session.max_seq_len)
         theirs = self.reference.activations(self.tokens)
-        _, odd = graph.observe(step, theirs)  # equal names with another meaning, such as the scores of a router
-        theirs = {name: array for name, array in theirs.items() if name.removesuffix(INPUT) not in odd}
+        odd = Observation(graph, step, theirs).odd  # equal names with another meaning, such as the scores of a router
+        theirs = {name: array for name, array in theirs.items() if name.partition(INPUT)[0] not in odd}
         if self.evidence.logits is not None:
             theirs[LOGITS] = self.evidence.logits
         by = {"reference": self.reference.name, **computed}

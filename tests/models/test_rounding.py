@@ -88,7 +88,7 @@ def draft(written: family.Written, target: str, out: Path) -> Parity:
     bundle = build(job, out=out, target=target, max_seq_len=len(tokens), buckets=(family.PROMPT,), all_logits=True)
     session = load(bundle)
     feeds = feed(session, tokens, [Run(family.PROMPT, family.STEPS)], written.inputs)
-    reference = Observed("transformers", "float32", exact, {})
+    reference = Observed("transformers", "float32", exact, {}, {})
     evidence = Evidence(job, sizes_of(session), reference, rounded, tokens, feeds)
     built = Parity(model=written.model, target=target, dtype=DTYPE, reference=reference.name, tolerance=TOLERANCE)
     built.differences += [evidence.exact(), evidence.phase(f"prefill_{family.PROMPT}"), evidence.phase("decode")]

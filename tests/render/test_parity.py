@@ -59,7 +59,7 @@ def test_modules_of_the_layer_that_departs_are_shown() -> None:
         layer("h.6", 0.5, 1e-7),
         layer("ln_f", 0.5, None),
     ]
-    result.findings.append(Diagnostic(code="BU701", message="the first module that departs is `h.5.attn`"))
+    result.findings.append(Diagnostic(code="BU701", message="the first module that departs", parameter="h.5.attn"))
     lines = parity_text(result, "gpt2", Paint()).splitlines()
     start = next(index for index, line in enumerate(lines) if line.startswith("module"))
     assert [line.split() for line in lines[start : start + 10]] == [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 
-from bringup.compile.parity.parity import Difference, Parity
+from bringup.compile.parity.parity import Difference, Layer, Parity
 from bringup.compile.report.model_parts import PARTS, parts
 from bringup.compile.report.record import Record
 from bringup.render.html.chart import BASE, across, chart, grid, legend, up
@@ -72,7 +72,7 @@ def _by_module(record: Record, parity: Parity) -> Html:
     picture = chart("error-by-module", "Error by module", message, grid(scale), dots, bound, _layers(record, found))
     used = [part for part in PARTS if any(known.get(name) == part for name in found)]
     rows = (
-        (code(layer.name), known.get(layer.name, "other"), *map(_error, (layer.given, layer.output, layer.alone)))
+        (_named(layer), known.get(layer.name, "other"), *map(_error, (layer.given, layer.output, layer.alone)))
         for layer in parity.modules
     )
     heads = ("module", "part", "of its input", "of its output", "on the reference's input")
@@ -96,6 +96,12 @@ def _dots(
         kind = f"part {known.get(name, 'other')}{'' if near else ' beyond'}"
         x = across((index + 0.5) / len(found))
         yield tag("circle", tip, cx=x, cy=up(height(value)), r=size if near else size + 1.5, class_=kind)
+
+
+def _named(layer: Layer) -> Inside:
+    if not layer.counterpart:
+        return code(layer.name)
+    return tag("span", code(layer.name), ", the reference's ", code(layer.counterpart))
 
 
 def _layers(record: Record, found: Mapping[str, float]) -> Iterator[Html]:

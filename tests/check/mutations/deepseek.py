@@ -177,7 +177,7 @@ DEEPSEEK = (
         "huggingface_hub#4725",
         bias_in_file,
         "BU701",
-        "model.layers.2.mlp.experts",
+        "model.layers.2.mlp",
         phase="against",
     ),
     deepseek("headless", "DeepSeek's head is missing", 5, "vllm#53019", untied, "BU109", "lm_head.weight"),

@@ -193,7 +193,7 @@ MIXTRAL = (
         "vllm#14635",
         fewer_a_token,
         "BU701",
-        "model.layers.0.mlp.experts",
+        "model.layers.0.mlp",
         phase="against",
     ),
     _mixtral(
