@@ -56,6 +56,12 @@ def rows_of_tile(
 
 
 @triton.jit
+def first_key(position, WINDOW: tl.constexpr, CHUNKED: tl.constexpr):
+    """The first key that the query at a position attends to (`graphs.ops.attention.first_key`); it may be negative."""
+    return position - position % WINDOW if CHUNKED else position + 1 - WINDOW
+
+
+@triton.jit
 def scored(products, distance, slopes, scale, SOFTCAP: tl.constexpr):
     """Scores [rows, keys] from products of queries and keys, times log2(e). `slopes` [rows] are those of ALiBi.
 
