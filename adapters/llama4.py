@@ -23,7 +23,7 @@ def adapter(config: Llama4Config) -> Adapter:
     llama[f"model.{LAYER}{{n:input_layernorm|post_attention_layernorm}}.weight"] = S(LAYER + "{n}.weight")
     llama[f"model.{LAYER}self_attn.{{x:q|k|v|o}}_proj.{{p:weight|bias}}"] = S(LAYER + "self_attn.{x}_proj.{p}")
     llama[f"model.{LAYER}mlp.{{x:gate|up|down}}_proj.weight"] = S(MLP + "{x}_proj.weight")
-    llama[f"model.{LAYER}mlp.router.weight"] = S(MLP + "router.weight")
+    llama[f"model.{LAYER}mlp.gate.weight"] = S(MLP + "router.weight")
     llama[f"model.{LAYER}mlp.shared_expert.{{x:gate|up|down}}_proj.weight"] = S(MLP + "shared_expert.{x}_proj.weight")
     pair = S(MLP + "experts.gate_up_proj", "e m (t f)", t=2).mv("e m (t f) -> t e m f", t=2)
     fused = (pair.at("t", 0), pair.at("t", 1), S(MLP + "experts.down_proj", "e f m"))

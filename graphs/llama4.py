@@ -60,7 +60,7 @@ class Llama4Config(DecoderConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
-        return of_text(fields, IMAGES, cls._of_text)
+        return of_text(fields, IMAGES, cls._of_text, outer_ties=False)
 
     @classmethod
     def _of_text(cls, fields: Fields) -> Self:
@@ -175,12 +175,12 @@ class ScaledInputMixture(Module):
     def __init__(self, e: int, m: int, f: int, activation: str, per_token: int) -> None:
         super().__init__()
         self.per_token = per_token
-        self.router = Linear("out:e in:m", e=e, m=m, bias=False)
+        self.gate = Linear("out:e in:m", e=e, m=m, bias=False)
         self.experts = Experts(e, m, f, activation, weigh="inputs")
         self.shared_expert = GatedMLP(m, f, activation)
 
     def forward(self, x_Nm: Tensor) -> Tensor:
-        selected_NK, scores_NK = top_experts(self.router(x_Nm).float(), self.per_token)
+        selected_NK, scores_NK = top_experts(self.gate(x_Nm).float(), self.per_token)
         weights_NK = scores_NK.sigmoid().to(x_Nm.dtype)
         return self.shared_expert(x_Nm) + self.experts(x_Nm, selected_NK, weights_NK)
 

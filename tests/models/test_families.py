@@ -57,6 +57,7 @@ ON_CPU: dict[str, tuple[str, ...]] = {
     "lfm2": ("biases-tied", "three-taps"),
     "lfm2_moe": ("dense-layer-tied",),
     "llama": ("one-key-head-biases", "mistral-layer-types", "smollm2-tied-bfloat16", "mistral-window-bfloat16"),
+    "llama4": ("short-chunks-dense-layers", "more-experts-than-tokens-tied"),
     "llava": ("llama",),
     "mixtral": ("more-experts-than-tokens", "window-tied"),
     "nemotron_h": ("groups-latent-biases",),
@@ -78,7 +79,7 @@ MORE = ("gpt_oss_mxfp4", "rare_words")  # files of cases beside the families' ow
 # where one has the tensors of all.
 EVERY_TENSOR_MATTERS = {
     "deepseek_v3": ("groups-yarn",), "deepseek_v32": ("few-keys-yarn",), "nemotron_h": ("groups-latent-biases",),
-    "falcon_h1": ("groups-norm-biases-tied",),
+    "falcon_h1": ("groups-norm-biases-tied",), "llama4": ("short-chunks-dense-layers",),
     "deepseek_mtp": (), "eagle3": (), "gpt_oss_mxfp4": (), "llava": (), "mixtral": (), "qwen3_mtp": (),
     "rare_words": (),
 }  # fmt: skip

@@ -10,7 +10,13 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
 from bringup.compile.kernels.source.attention_parts import (
-    BLOCK, INFINITY, finished, first_key, first_row, scored, shares_of,
+    BLOCK,
+    INFINITY,
+    finished,
+    first_key,
+    first_row,
+    scored,
+    shares_of,
 )  # fmt: skip
 from bringup.compile.kernels.source.launches import let_next_start, wait_for_last
 
