@@ -1,8 +1,8 @@
 """Llama 4 in GGUF: one tensor for each expert matrix of a layer, gate and up apart.
 
-Names: gguf-py, `tensor_mapping.py`; hyperparameters: `Llama4Model` of llama.cpp's converter (`conversion/llama.py`), which
-leaves rows of q and k as they are. Files do not state chunks, layers without rope and the growth of queries: llama.cpp has
-those of Scout and Maverick, and norms of queries and keys unless there are 128 experts (`src/models/llama4.cpp`).
+Names: gguf-py, `tensor_mapping.py`; hyperparameters: `Llama4Model` of llama.cpp's `conversion/llama.py`, which does not
+permute rows of q and k. Files do not state chunks, layers without rope and the growth of queries: llama.cpp has those
+of Scout and Maverick, and norms of queries and keys unless there are 128 experts (`src/models/llama4.cpp`).
 """
 
 from __future__ import annotations

@@ -157,7 +157,8 @@ class RopeConfig:
 
         theta^(-2i/d) (Su et al. 2021), divided by `factors` (Ding et al. 2024, LongRoPE). `linear` divides by the
         factor (Chen et al. 2023). `llama3` divides low frequencies, leaves high ones unchanged and blends between them
-        (meta-llama/llama-models `apply_scaling`), unless its two limits are equal, as in Llama 4 Scout; so does `yarn` (Peng et al. 2023), with other limits.
+        (meta-llama/llama-models `apply_scaling`), if its two limits differ, unlike those of Llama 4 Scout; so does
+        `yarn` (Peng et al. 2023), with other limits.
         """
         import numpy as np
 

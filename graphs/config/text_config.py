@@ -14,9 +14,9 @@ C = TypeVar("C", bound=HFConfig)
 def of_text(fields: Fields, images: Collection[str], read: Callable[[Fields], C], *, outer_ties: bool = True) -> C:
     """The config that `read` returns for the keys of the text model: those under `text_config`, or all.
 
-    `images` are keys on images and videos. The head is tied by `tie_word_embeddings` inside or, if `outer_ties`, outside
-    of `text_config`: most of transformers' models of text and images read the outer one, its models of text the inner
-    one.
+    `images` are keys on images and videos. The head is tied by `tie_word_embeddings` inside of
+    `text_config` or, if `outer_ties`, outside: most of transformers' models of text and images read the outer one, its
+    models of text the inner one.
     """
     if "text_config" not in fields.raw:
         return read(fields)

@@ -22,9 +22,9 @@ class GroupedAttention(Module):
     `qk_norm`: epsilon of a norm, of class `norm`, over each head's queries and keys (Henry et al. 2020), before rope.
     `norm_over`: "head", or "projection" for one norm over all heads of a token (OLMo 2 report, section 3.3). `scale`
     multiplies the scores; None is 1 / √d. `softcap` caps them: see `ops.attention`. `window`: the number of tokens to
-    attend to, including the own one; if `chunked`, that of the chunks that tokens attend within. `sinks`: a learned score for each head of a key without a value. `output_gate`:
-    the result of each head is multiplied by the sigmoid of a projection. `inputs`: the channels of the input, if other
-    than m.
+    attend to, including the own one; if `chunked`, the number of tokens of a chunk, within which they attend. `sinks`:
+    a learned score for each head of a key without a value. `output_gate`: the result of each head is multiplied by the
+    sigmoid of a projection. `inputs`: the channels of the input, if other than m.
     """
 
     def __init__(

@@ -42,11 +42,12 @@ def attention(
     """Causal attention of one step's queries over the paged cache, H query heads to G key heads (Ainslie et al. 2023).
 
     A query attends to the keys of its own sequence. The query at position p attends to the key at position j if
-    first(p) <= j <= p and, with `selected_NL`, if that is true; see `first_key` for `window` and `chunked`. Scores, softmax and the sum over values are float32. Keys
-    and values may have the dtype of the cache instead of that of queries (`GraphOptions.cache_dtype`). `sinks_H` are
-    scores of a key without a value, one for each head (Xiao et al. 2023, as gpt-oss learns them). `slopes_H` add slope
-    · (j - p) to the scores (Press et al. 2021, ALiBi). `softcap` caps the scores before that: see `soft_cap`. `ring` is
-    that of the caches, see `KVCache`. Results for padding are finite and undefined.
+    first(p) <= j <= p and, with `selected_NL`, if that is true; see `first_key` for `window` and `chunked`. Scores,
+    softmax and the sum over values are float32. Keys and values may have the dtype of the cache instead of that of
+    queries (`GraphOptions.cache_dtype`). `sinks_H` are scores of a key without a value, one for each head (Xiao et al.
+    2023, as gpt-oss learns them). `slopes_H` add slope · (j - p) to the scores (Press et al. 2021, ALiBi). `softcap`
+    caps the scores before that: see `soft_cap`. `ring` is that of the caches, see `KVCache`. Results for padding are
+    finite and undefined.
     """
     keys, values = cached_rows(k_SGK, step, ring), cached_rows(v_SGV, step, ring)
     return row_attention(

@@ -17,11 +17,10 @@ from bringup.compile.kernels.source.attention_parts import (
     first_row,
     scored,
     shares_of,
-)  # fmt: skip
+)
 from bringup.compile.kernels.source.launches import let_next_start, wait_for_last
 
-# Triton 3.6 has another name for it.
-copy = async_copy.async_load if hasattr(async_copy, "async_load") else async_copy.async_copy_global_to_shared
+copy = async_copy.async_load if hasattr(async_copy, "async_load") else async_copy.async_copy_global_to_shared  # in 3.6
 POWERS = gl.constexpr(20)  # of two: a bound of sequences and of parts of one
 FETCHING_WARPS = gl.constexpr(4)
 # Of a thread of these warps, with a block table and without; with other numbers some kernels spill.
@@ -143,8 +142,8 @@ def part_of(
     else:
         end = tl.minimum(end, LENGTH)
     if WINDOW is not None:
-        position = tl.load(positions_N + first, mask=exists, other=0).to(tl.int32)
-        begin = tl.maximum(begin, first_key(position, WINDOW, CHUNKED))
+        lowest = tl.load(positions_N + first, mask=exists, other=0).to(tl.int32)
+        begin = tl.maximum(begin, first_key(lowest, WINDOW, CHUNKED))
     return sequence, head, first, last, tl.maximum(tl.minimum(begin, end - 1), 0), end
 
 
