@@ -161,7 +161,8 @@ class Llama4Attention(GroupedAttention):
         if self.growth is None:
             return q_NHD, k_NGD
         factor, period = self.growth
-        periods_N = torch.floor((step.positions.float() + 1) / period)
+        last_N = step.positions + 1
+        periods_N = (last_N - last_N % period).float() / period
         growth_N11 = (1 + factor * torch.log(1 + periods_N))[:, None, None]
         return (q_NHD.float() * growth_N11).to(q_NHD.dtype), k_NGD
 
