@@ -62,6 +62,12 @@ def first_key(position, WINDOW: tl.constexpr, CHUNKED: tl.constexpr):
 
 
 @triton.jit
+def is_near(distance, position, WINDOW: tl.constexpr, CHUNKED: tl.constexpr):
+    """Which keys [rows, keys] are not before the first one of their query. `position` [rows] is that of the queries."""
+    return distance >= -(position % WINDOW)[:, None] if CHUNKED else distance > -WINDOW
+
+
+@triton.jit
 def scored(products, distance, slopes, scale, SOFTCAP: tl.constexpr):
     """Scores [rows, keys] from products of queries and keys, times log2(e). `slopes` [rows] are those of ALiBi.
 

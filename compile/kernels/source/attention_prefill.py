@@ -14,6 +14,7 @@ from bringup.compile.kernels.source.attention_parts import (
     finished,
     first_key,
     first_row,
+    is_near,
     scored,
     shares_of,
 )
@@ -53,7 +54,7 @@ def with_tile(
     if MASKED:
         seen = (distance <= 0) & is_column
         if WINDOW is not None:
-            seen = seen & (key[None, :] >= first_key(position, WINDOW, CHUNKED)[:, None])
+            seen = seen & is_near(distance, position, WINDOW, CHUNKED)
         if chosen is not None:
             seen = seen & (tl.load(chosen + key[None, :], mask=seen, other=0) != 0)
         scores = tl.where(seen, scores, -INFINITY)

@@ -15,6 +15,7 @@ from bringup.compile.kernels.source.attention_parts import (
     finished,
     first_key,
     first_row,
+    is_near,
     scored,
     shares_of,
 )
@@ -22,9 +23,8 @@ from bringup.compile.kernels.source.launches import let_next_start, wait_for_las
 
 copy = async_copy.async_load if hasattr(async_copy, "async_load") else async_copy.async_copy_global_to_shared  # in 3.6
 POWERS = gl.constexpr(20)  # of two: a bound of sequences and of parts of one
-FETCHING_WARPS = gl.constexpr(4)
-# Of a thread of these warps, with a block table and without; with other numbers some kernels spill.
-BLOCK_REGISTERS, FETCHING_REGISTERS = gl.constexpr(48), gl.constexpr(40)
+# Registers are those of a thread of these warps, with a block table and without; with others some kernels spill.
+FETCHING_WARPS, BLOCK_REGISTERS, FETCHING_REGISTERS = gl.constexpr(4), gl.constexpr(48), gl.constexpr(40)
 
 
 @gluon.jit
@@ -142,8 +142,8 @@ def part_of(
     else:
         end = tl.minimum(end, LENGTH)
     if WINDOW is not None:
-        lowest = tl.load(positions_N + first, mask=exists, other=0).to(tl.int32)
-        begin = tl.maximum(begin, first_key(lowest, WINDOW, CHUNKED))
+        lowest = tl.load(positions_N + first, mask=exists, other=0)
+        begin = tl.maximum(begin, first_key(lowest.to(tl.int32), WINDOW, CHUNKED))
     return sequence, head, first, last, tl.maximum(tl.minimum(begin, end - 1), 0), end
 
 
@@ -296,5 +296,5 @@ def masked(products, position, start, slopes, scale, WINDOW: tl.constexpr, CHUNK
     distance = key - (position - start)[:, None]
     seen = distance <= 0
     if WINDOW is not None:
-        seen = seen & (key >= (first_key(position, WINDOW, CHUNKED) - start)[:, None])
+        seen = seen & is_near(distance, position, WINDOW, CHUNKED)
     return gl.where(seen, scored(products, distance, slopes, scale, None), -INFINITY)
