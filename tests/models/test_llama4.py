@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def test_a_model_of_images_and_text(tmp_path: Path) -> None:
 
 
 def test_experts_in_many_tensors_are_those_in_one(tmp_path: Path) -> None:
-    folder = parity.save_checkpoint(CASES[SOME], tmp_path)
+    folder = parity.save_checkpoint(CASES[SOME], tmp_path / "one")
     whole = adapt(open_job(checkpoint=str(folder)))
     tensors = load_file(folder / "model.safetensors")
     for name in [name for name in tensors if ".experts." in name]:
@@ -83,8 +84,11 @@ def test_experts_in_many_tensors_are_those_in_one(tmp_path: Path) -> None:
         for x, half in named.items():
             for e, matrix in enumerate(matrices.chunk(len(named), 1)[half]):
                 tensors[f"{name.rpartition('.')[0]}.{e}.{x}.weight"] = matrix.contiguous()
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    job = open_job(checkpoint=str(folder))
+    other = tmp_path / "many"
+    other.mkdir()
+    save_file(tensors, other / "model.safetensors", {"format": "pt"})
+    shutil.copy(folder / "config.json", other)
+    job = open_job(checkpoint=str(other))
     assert check(job).findings == []
     apart = adapt(job)
     assert apart.keys() == whole.keys()
