@@ -1,4 +1,4 @@
-"""Llama 4 as published: all experts in one tensor, gate and up side by side; a vision model next to the text model."""
+"""Llama 4 as published: all experts in one tensor, gate and up concatenated; a vision model next to the text model."""
 
 from __future__ import annotations
 
