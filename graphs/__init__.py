@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from bringup.graphs.layers.norm import Float32RMSNorm as Float32RMSNorm
     from bringup.graphs.layers.norm import LayerNorm as LayerNorm
     from bringup.graphs.layers.norm import OnePlusRMSNorm as OnePlusRMSNorm
+    from bringup.graphs.layers.norm import PlainRMSNorm as PlainRMSNorm
     from bringup.graphs.layers.norm import RMSNorm as RMSNorm
     from bringup.graphs.layers.rotary import rope_rows as rope_rows
     from bringup.graphs.layers.sparse_indexer import Indexer as Indexer
@@ -110,7 +111,7 @@ else:
         "layers.moe_experts": "Experts",
         "layers.moe_shared": "SharedMixture SigmoidRouter",
         "layers.moe_softmax": "SparseMLP",
-        "layers.norm": "Float32RMSNorm LayerNorm OnePlusRMSNorm RMSNorm",
+        "layers.norm": "Float32RMSNorm LayerNorm OnePlusRMSNorm PlainRMSNorm RMSNorm",
         "layers.rotary": "rope_rows",
         "layers.sparse_indexer": "Indexer",
         "ops.activation": "ACTIVATIONS soft_cap",

@@ -63,6 +63,7 @@ FAMILIES: tuple[Family, ...] = (
     _family("lfm2", "Lfm2", "Lfm2ForCausalLM", "Lfm2Model"),
     _family("lfm2_moe", "Lfm2Moe", "Lfm2MoeForCausalLM", "Lfm2MoeModel"),
     _family("llama", "Llama", *_LLAMA),
+    _family("llama4", "Llama4", "Llama4ForConditionalGeneration", "Llama4ForCausalLM", "Llama4TextModel"),
     _family("llava", "Llava", *_LLAVA),
     _family("mistral4", "Mistral4", "Mistral4ForCausalLM", "Mistral4Model"),
     _family("mixtral", "Mixtral", "MixtralForCausalLM", "MixtralModel"),

@@ -16,6 +16,7 @@ from bringup.adapters.checkpoints.gguf_config import Hyperparameters
 PREFIX = "rope.scal"  # `rope.scaling.factor`; older files have `rope.scale_linear`
 FREQS = "rope_freqs.weight"
 LONG, SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
+HIGH_FREQ_FACTORS = (4.0, 1.0)  # of Llama 3.1 and of Llama 4 Scout
 SILENT = ("type", "finetuned")  # the first is read, the second does not affect the result
 WORDS = {
     "original_context_length": "original_max_position_embeddings",
@@ -62,7 +63,7 @@ def _longrope(hyper: Hyperparameters) -> dict[str, Any]:
 
 
 def _llama3(hyper: Hyperparameters, theta: Any) -> dict[str, Any]:
-    """The settings that define the factors in `rope_freqs.weight`, if they are those of Llama 3.1 to 3.3.
+    """The settings that define the factors in `rope_freqs.weight`, if they are those of Llama 3.1 to 3.3 or Llama 4.
 
     llama.cpp's converter computes the tensor from them and does not write the settings themselves.
     """
@@ -70,14 +71,18 @@ def _llama3(hyper: Hyperparameters, theta: Any) -> dict[str, Any]:
     stored = hyper.numbers(FREQS)
     if stored is None or not _number(theta) or theta <= 0:
         return unknown
-    factor, low, high, positions = max(stored, default=0.0), 1.0, 4.0, 8192
+    factor, low, positions = max(stored, default=0.0), 1.0, 8192
 
-    def expected(index: int) -> float:
+    def expected(index: int, high: float) -> float:
         turns = positions / (2 * math.pi) * theta ** (-index / len(stored))
-        keep = min(max((turns - low) / (high - low), 0.0), 1.0)
+        keep = min(max((turns - low) / (high - low), 0.0), 1.0) if low < high else float(turns > low)
         return 1 / (keep + (1 - keep) / factor)
 
-    if factor < 1 or not all(math.isclose(value, expected(at), rel_tol=1e-4) for at, value in enumerate(stored)):
+    def fits(high: float) -> bool:
+        return all(math.isclose(value, expected(at, high), rel_tol=1e-4) for at, value in enumerate(stored))
+
+    high = next((high for high in HIGH_FREQ_FACTORS if fits(high)), None) if factor >= 1 else None
+    if high is None:
         return unknown
     return {
         "rope_type": "llama3",

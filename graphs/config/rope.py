@@ -119,8 +119,8 @@ class RopeConfig:
                 inner.error("BU121", f"`{key}` is {value:g}; it must be above 0 and below {MOST:g}", key)
         if self.kind == "yarn" and self.theta <= 1:
             inner.error("BU121", f"`rope_theta` is {self.theta:g}; yarn needs more than 1", "rope_theta")
-        if self.high_freq_factor <= self.low_freq_factor:
-            inner.error("BU121", "`high_freq_factor` must be above `low_freq_factor`", "high_freq_factor")
+        if self.high_freq_factor < self.low_freq_factor:
+            inner.error("BU121", "`high_freq_factor` must not be below `low_freq_factor`", "high_freq_factor")
         if not 0 < self.partial <= 1:
             inner.error("BU121", f"`partial_rotary_factor` is {self.partial:g}; a part of 1", "partial_rotary_factor")
         else:
@@ -157,7 +157,8 @@ class RopeConfig:
 
         theta^(-2i/d) (Su et al. 2021), divided by `factors` (Ding et al. 2024, LongRoPE). `linear` divides by the
         factor (Chen et al. 2023). `llama3` divides low frequencies, leaves high ones unchanged and blends between them
-        (meta-llama/llama-models `apply_scaling`); so does `yarn` (Peng et al. 2023), with other limits.
+        (meta-llama/llama-models `apply_scaling`), if its two limits differ, unlike those of Llama 4 Scout; so does
+        `yarn` (Peng et al. 2023), with other limits.
         """
         import numpy as np
 
@@ -169,7 +170,7 @@ class RopeConfig:
         if self.kind == "llama3":
             low, high = self.low_freq_factor, self.high_freq_factor
             turns = self.max_positions * freq.astype(np.float64) / (2 * math.pi)
-            keep = np.clip((turns - low) / (high - low), 0.0, 1.0)
+            keep = np.clip((turns - low) / (high - low), 0.0, 1.0) if low < high else (turns > low).astype(np.float64)
             return (freq * (keep + (1 - keep) / self.factor)).astype(np.float32)
         if self.kind == "yarn":
             low, high = self._yarn_range(d)

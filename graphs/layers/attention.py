@@ -22,9 +22,9 @@ class GroupedAttention(Module):
     `qk_norm`: epsilon of a norm, of class `norm`, over each head's queries and keys (Henry et al. 2020), before rope.
     `norm_over`: "head", or "projection" for one norm over all heads of a token (OLMo 2 report, section 3.3). `scale`
     multiplies the scores; None is 1 / √d. `softcap` caps them: see `ops.attention`. `window`: the number of tokens to
-    attend to, including the own one. `sinks`: a learned score for each head of a key without a value. `output_gate`:
-    the result of each head is multiplied by the sigmoid of a projection. `inputs`: the channels of the input, if other
-    than m.
+    attend to, including the own one; if `chunked`, the number of tokens of a chunk, within which they attend. `sinks`:
+    a learned score for each head of a key without a value. `output_gate`: the result of each head is multiplied by the
+    sigmoid of a projection. `inputs`: the channels of the input, if other than m.
     """
 
     def __init__(
@@ -43,11 +43,12 @@ class GroupedAttention(Module):
         scale: float | None = None,
         softcap: float | None = None,
         window: int | None = None,
+        chunked: bool = False,
         sinks: bool = False,
         output_gate: bool = False,
     ) -> None:
         super().__init__()
-        self.head_dim, self.window, self.softcap = d, window, softcap
+        self.head_dim, self.window, self.chunked, self.softcap = d, window, chunked, softcap
         self.scale = 1 / math.sqrt(d) if scale is None else scale
         self.norm_over = norm_over
         query, key = (d, d) if norm_over == "head" else (h * d, g * d)
@@ -67,17 +68,24 @@ class GroupedAttention(Module):
         q_NHD = self._heads(x_Nm, self.q_proj, self.q_norm)
         k_NGD = self._heads(x_Nm, self.k_proj, self.k_norm)
         v_NGD = self._heads(x_Nm, self.v_proj, None)
-        if cos is not None and sin is not None:
-            q_NHD, k_NGD = rope(q_NHD, cos, sin), rope(k_NGD, cos, sin)
+        q_NHD, k_NGD = self.with_positions(q_NHD, k_NGD, cos, sin, step)
         keys, values = self.cache(step, k_NGD, v_NGD)
         mixed = attention(
-            q_NHD, keys, values, step, self.scale, self.window,
+            q_NHD, keys, values, step, self.scale, self.window, chunked=self.chunked,
             ring=self.cache.ring, sinks_H=self.sinks, softcap=self.softcap,
         )  # fmt: skip
         mixed_Nx = mixed.flatten(1)
         if self.output_gate_proj is not None:
             mixed_Nx = mixed_Nx * self.output_gate_proj(x_Nm).sigmoid()
         return self.o_proj(mixed_Nx)
+
+    def with_positions(
+        self, q_NHD: Tensor, k_NGD: Tensor, cos: Tensor | None, sin: Tensor | None, step: Step
+    ) -> tuple[Tensor, Tensor]:
+        """Queries and keys as functions of their positions: rotated. A family may compute them in another way."""
+        if cos is None or sin is None:
+            return q_NHD, k_NGD
+        return rope(q_NHD, cos, sin), rope(k_NGD, cos, sin)
 
     def _heads(self, x_Nm: Tensor, projection: Module, norm: Module | None) -> Tensor:
         """A projection of each head [N, heads, d], after its norm."""

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from bringup.graphs.core.axes import shape_of
 from bringup.graphs.core.module import Module, Param
@@ -16,15 +16,26 @@ if TYPE_CHECKING:
 class Experts(Module):
     """MLPs; a token is routed to K of them: down(gated(gate(x), up(x))), weighted and summed.
 
-    Those that are not `gated` compute down(act(up(x))).
+    Those that are not `gated` compute down(act(up(x))). If `weigh` is "inputs", the weights multiply the inputs of
+    the experts instead of their results.
     """
 
     packable = ("gate_proj", "up_proj", "down_proj")
     lora_parameters = packable
 
-    def __init__(self, e: int, m: int, f: int, activation: str, *, bias: bool = False, gated: bool = True) -> None:
+    def __init__(
+        self,
+        e: int,
+        m: int,
+        f: int,
+        activation: str,
+        *,
+        bias: bool = False,
+        gated: bool = True,
+        weigh: Literal["results", "inputs"] = "results",
+    ) -> None:
         super().__init__()
-        self.count, self.activation = e, activation
+        self.count, self.activation, self.weigh = e, activation, weigh
         self.gate_proj = Param("e f m", e=e, f=f, m=m) if gated else None
         self.up_proj = Param("e f m", e=e, f=f, m=m)
         self.down_proj = Param("e m f", e=e, f=f, m=m)
@@ -50,7 +61,13 @@ class Experts(Module):
             y_BRo = expert_product(x_BRi, weight, bias, blocks.expert_B)
             return y_BRo if lora is None else lora(x_BRi, y_BRo, blocks.expert_B, slot_BR)
 
-        x_BRm = to_blocks(x_Nm, blocks)
+        if self.weigh == "inputs":
+            # A row for each selected expert of a token, since their weights differ.
+            x_Fm = (x_Nm[:, None] * weights_NK[..., None]).flatten(0, 1)
+            x_BRm = to_blocks(x_Fm, blocks._replace(row_NK=blocks.row_NK.reshape(-1, 1)))
+            weights_NK = weights_NK.new_ones(weights_NK.shape)
+        else:
+            x_BRm = to_blocks(x_Nm, blocks)
         if self.gate_proj is None:
             up_BRf = product(x_BRm, self.up_proj, self.up_proj_bias, self.up_proj_lora)
             inner_BRf = ACTIVATIONS[self.activation](up_BRf)

@@ -41,6 +41,17 @@ class RMSNorm(Module):
         return rms_norm(x, self.weight, self.eps, offset=self.offset, round_last=self.round_last)
 
 
+class PlainRMSNorm(Module):
+    """x / rms(x) over the last axis, without a weight."""
+
+    def __init__(self, m: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, x.new_ones(x.shape[-1]), self.eps)
+
+
 class OnePlusRMSNorm(RMSNorm):
     """Multiplies by 1 + weight in float32 (transformers' Gemma2RMSNorm)."""
 

@@ -32,6 +32,7 @@ def attention(
     scale: float,
     window: int | None = None,
     *,
+    chunked: bool = False,
     ring: int | None = None,
     sinks_H: Tensor | None = None,
     slopes_H: Tensor | None = None,
@@ -40,16 +41,17 @@ def attention(
 ) -> Tensor:
     """Causal attention of one step's queries over the paged cache, H query heads to G key heads (Ainslie et al. 2023).
 
-    A query attends to the keys of its own sequence. The query at position p attends to the key at position j if p -
-    window < j <= p and, with `selected_NL`, if that is true. Scores, softmax and the sum over values are float32. Keys
-    and values may have the dtype of the cache instead of that of queries (`GraphOptions.cache_dtype`). `sinks_H` are
-    scores of a key without a value, one for each head (Xiao et al. 2023, as gpt-oss learns them). `slopes_H` add slope
-    · (j - p) to the scores (Press et al. 2021, ALiBi). `softcap` caps the scores before that: see `soft_cap`. `ring` is
-    that of the caches, see `KVCache`. Results for padding are finite and undefined.
+    A query attends to the keys of its own sequence. The query at position p attends to the key at position j if
+    first(p) <= j <= p and, with `selected_NL`, if that is true; see `first_key` for `window` and `chunked`. Scores,
+    softmax and the sum over values are float32. Keys and values may have the dtype of the cache instead of that of
+    queries (`GraphOptions.cache_dtype`). `sinks_H` are scores of a key without a value, one for each head (Xiao et al.
+    2023, as gpt-oss learns them). `slopes_H` add slope · (j - p) to the scores (Press et al. 2021, ALiBi). `softcap`
+    caps the scores before that: see `soft_cap`. `ring` is that of the caches, see `KVCache`. Results for padding are
+    finite and undefined.
     """
     keys, values = cached_rows(k_SGK, step, ring), cached_rows(v_SGV, step, ring)
     return row_attention(
-        q_NHK, keys, values, step, scale, window,
+        q_NHK, keys, values, step, scale, window, chunked=chunked,
         ring=ring, sinks_H=sinks_H, slopes_H=slopes_H, selected_NL=selected_NL, softcap=softcap,
     )  # fmt: skip
 
@@ -63,6 +65,7 @@ def row_attention(
     scale: float,
     window: int | None = None,
     *,
+    chunked: bool = False,
     ring: int | None = None,
     sinks_H: Tensor | None = None,
     slopes_H: Tensor | None = None,
@@ -71,9 +74,19 @@ def row_attention(
 ) -> Tensor:
     """As `attention`, over the rows of each sequence in the order of `cached_rows`: by position, or those of a ring."""
     terms = Terms(
-        step, scale, window, ring=ring, sinks_H=sinks_H, slopes_H=slopes_H, selected_NL=selected_NL, softcap=softcap
-    )
+        step, scale, window, chunked=chunked,
+        ring=ring, sinks_H=sinks_H, slopes_H=slopes_H, selected_NL=selected_NL, softcap=softcap,
+    )  # fmt: skip
     return attend(q_NHK, k_BLGK, v_BLGV, terms, _one_query)
+
+
+def first_key(positions: Tensor, window: int, chunked: bool) -> Tensor:
+    """The position of the first key that the queries at some positions attend to; negative for all keys.
+
+    That of the last `window` tokens, or, if `chunked`, of the query's own chunk (Llama 4): positions from a multiple of
+    `window` up to the next. In both cases a query attends to at most `window` keys.
+    """
+    return positions - positions % window if chunked else positions + 1 - window
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +96,7 @@ class Terms:
     step: Step
     scale: float
     window: int | None = None
+    chunked: bool = field(default=False, kw_only=True)
     ring: int | None = field(default=None, kw_only=True)
     sinks_H: Tensor | None = field(default=None, kw_only=True)
     slopes_H: Tensor | None = field(default=None, kw_only=True)
@@ -105,7 +119,7 @@ class Terms:
         if self.ring is not None:
             seen_NL = seen_NL & (keys >= 0)
         if self.window is not None:
-            seen_NL = seen_NL & (keys > query - self.window)
+            seen_NL = seen_NL & (keys >= first_key(query, self.window, self.chunked))
         return seen_NL if self.selected_NL is None else seen_NL & self.selected_NL
 
 

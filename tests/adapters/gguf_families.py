@@ -20,6 +20,7 @@ from transformers import (
     GraniteMoeHybridConfig,
     Lfm2Config,
     Lfm2MoeConfig,
+    Llama4TextConfig,
     LlamaConfig,
     NemotronHConfig,
     Qwen2Config,
@@ -219,6 +220,15 @@ CASES: dict[str, Case] = {
             **SIZES, hidden_size=42, intermediate_size=22, num_attention_heads=6, num_key_value_heads=3, head_dim=10,
             num_local_experts=3, num_experts_per_tok=3, sliding_window=33, attention_bias=False,
             tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+        ),
+    ),
+    "llama4": Case(
+        arch=ARCH.LLAMA4, words=gguf_keys.llama4, tensors=gguf_tensors.llama4,
+        config=Llama4TextConfig(
+            **SIZES | {"num_hidden_layers": 4}, hidden_size=30, intermediate_size=22, intermediate_size_mlp=34,
+            num_attention_heads=5, num_key_value_heads=1, head_dim=10, num_local_experts=5, num_experts_per_tok=2,
+            interleave_moe_layer_step=2,
+            rope_parameters=LLAMA3 | {"rope_theta": 5e5, "factor": 16.0, "high_freq_factor": 1.0},
         ),
     ),
     "exaone": Case(

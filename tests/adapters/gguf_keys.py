@@ -191,13 +191,23 @@ def exaone(writer: gguf.GGUFWriter, config: Config) -> None:
         writer.add_tensor("rope_freqs.weight", np.array(list(llama3_factors(rope, width)), np.float32))
 
 
+def llama4(writer: gguf.GGUFWriter, config: Config) -> None:
+    """`Llama4Model.set_gguf_parameters`, after those of its bases."""
+    exaone(writer, config)
+    writer.add_vocab_size(config["vocab_size"])
+    set_key(writer, "rope.dimension_count", config["head_dim"])
+    set_key(writer, "feed_forward_length", config["intermediate_size_mlp"])
+    writer.add_interleave_moe_layer_step(config["interleave_moe_layer_step"])
+    writer.add_expert_feed_forward_length(config["intermediate_size"])
+
+
 def llama3_factors(rope: Config, width: int) -> Iterator[float]:
     """`generate_extra_tensors`: what llama3 rope divides each frequency by."""
     low, high, factor = rope["low_freq_factor"], rope["high_freq_factor"], rope["factor"]
     for index in range(0, width, 2):
         wavelength = 2 * math.pi * rope["rope_theta"] ** (index / width)
         turns = rope["original_max_position_embeddings"] / wavelength
-        share = min(max((turns - low) / (high - low), 0.0), 1.0)
+        share = min(max((turns - low) / (high - low), 0.0), 1.0) if low < high else float(turns > low)
         yield 1 / ((1 - share) / factor + share)
 
 

@@ -71,6 +71,20 @@ def apart(tensors: Tensors, config: Config) -> Tensors:
     return out
 
 
+def llama4(tensors: Tensors, config: Config) -> Tensors:
+    """`Llama4Model.modify_tensors`: matrices of experts transposed, gate and up apart."""
+    out: Tensors = {}
+    for name, array in tensors.items():
+        if name.endswith("experts.gate_up_proj"):
+            for x, columns in zip(("gate", "up"), np.split(array, 2, axis=2), strict=True):
+                out[name.replace("gate_up_proj", f"{x}_proj.weight")] = columns.swapaxes(1, 2)
+        elif name.endswith("experts.down_proj"):
+            out[f"{name}.weight"] = array.swapaxes(1, 2)
+        else:
+            out[name] = array
+    return out
+
+
 def fused(tensors: Tensors, config: Config) -> Tensors:
     """q, k and v of Qwen2 as Qwen 1 has them: one after another in one tensor."""
     out = {name: array for name, array in tensors.items() if not any(f".{x}_proj." in name for x in "qkv")}

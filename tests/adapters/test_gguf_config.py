@@ -122,13 +122,13 @@ def test_rope_scaling(tmp_path: Path) -> None:
     assert "rope_scaling" not in none
 
 
-def llama3_factors(theta: float, dim: int, factor: float) -> np.ndarray:
+def llama3_factors(theta: float, dim: int, factor: float, high: float) -> np.ndarray:
     """Frequencies without scaling over frequencies with, both by transformers."""
     import transformers
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     parameters = {"rope_theta": theta, "rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0}
-    parameters |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    parameters |= {"high_freq_factor": high, "original_max_position_embeddings": 8192}
     config = transformers.LlamaConfig(
         hidden_size=dim, num_attention_heads=1, max_position_embeddings=131072, rope_parameters=parameters
     )
@@ -136,9 +136,9 @@ def llama3_factors(theta: float, dim: int, factor: float) -> np.ndarray:
     return (theta ** (-np.arange(0, dim, 2) / dim) / scaled.numpy()).astype(np.float32)
 
 
-@pytest.mark.parametrize(("dim", "factor"), [(128, 8.0), (64, 32.0)])
-def test_llama3_scaling_is_recognised_in_its_tensor(tmp_path: Path, dim: int, factor: float) -> None:
-    factors = llama3_factors(500000.0, dim, factor)
+@pytest.mark.parametrize(("dim", "factor", "high"), [(128, 8.0, 4.0), (64, 32.0, 4.0), (128, 16.0, 1.0)])
+def test_llama3_scaling_is_recognised_in_its_tensor(tmp_path: Path, dim: int, factor: float, high: float) -> None:
+    factors = llama3_factors(500000.0, dim, factor, high)
 
     def fill(writer: gguf.GGUFWriter) -> None:
         writer.add_rope_freq_base(500000.0)
@@ -148,7 +148,7 @@ def test_llama3_scaling_is_recognised_in_its_tensor(tmp_path: Path, dim: int, fa
         "rope_type": "llama3",
         "factor": pytest.approx(factor, rel=1e-5),
         "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
+        "high_freq_factor": high,
         "original_max_position_embeddings": 8192,
     }
     factors[dim // 4] *= 1.01

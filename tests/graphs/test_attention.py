@@ -23,6 +23,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "window": {"window": 3},
     "window-of-one": {"window": 1},
     "wide-window": {"window": 1000},
+    "chunks": {"chunk": 3},
+    "wide-chunk": {"chunk": 1000},
     "sinks": {"sinks": 1.0},
     "strong-sinks": {"sinks": 40.0},  # past them, exp of a score less their maximum would overflow
     "weak-sinks": {"sinks": -200.0},
@@ -35,7 +37,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def brute_force(
-    q: Tensor, k: Tensor, v: Tensor, first: int, scale: float, window: int | None, more: dict[str, Tensor]
+    q: Tensor, k: Tensor, v: Tensor, first: int, scale: float, options: dict[str, Any], more: dict[str, Tensor]
 ) -> Tensor:
     """One query, head and key at a time, in float64."""
     out = np.zeros((q.shape[0], q.shape[1], v.shape[2]))
@@ -45,7 +47,9 @@ def brute_force(
             group = head // (q.shape[1] // k.shape[1])
             scores: dict[int, float] = {}
             for j in range(first + n + 1):
-                if window is not None and j <= first + n - window:
+                if "window" in options and j <= first + n - options["window"]:
+                    continue
+                if "chunk" in options and j // options["chunk"] != (first + n) // options["chunk"]:
                     continue
                 if "selected_NL" in more and not more["selected_NL"][n, j]:
                     continue
@@ -86,9 +90,10 @@ def test_it_equals_brute_force(name: str, count: int, first: int) -> None:
         more["selected_NL"] = torch.rand(count, seen, generator=random) < 0.4
         for n in range(count):
             more["selected_NL"][n, first + n] = True  # a query sees its own token
-    result = attention(q, k, v, step, 0.4, options.get("window"), **more)
+    window, chunk = options.get("window"), options.get("chunk")
+    result = attention(q, k, v, step, 0.4, window or chunk, chunked=chunk is not None, **more)
     assert result.shape == (count, H, v.shape[2])
-    assert torch.allclose(result.double(), brute_force(q, k, v, first, 0.4, options.get("window"), more), atol=2e-5)
+    assert torch.allclose(result.double(), brute_force(q, k, v, first, 0.4, options, more), atol=2e-5)
 
 
 @pytest.mark.parametrize("count", [1, 4])
@@ -100,5 +105,5 @@ def test_bfloat16_is_computed_in_float32(count: int) -> None:
     more = {"sinks_H": torch.randn(H, generator=random).bfloat16()}
     result = attention(q, k, v, step, 0.4, **more)
     assert result.dtype == torch.bfloat16
-    wanted = brute_force(q, k, v, 60, 0.4, None, more)
+    wanted = brute_force(q, k, v, 60, 0.4, {}, more)
     assert ((result.double() - wanted).abs() <= 2**-8 * wanted.abs() + 0.01).all()

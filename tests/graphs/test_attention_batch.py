@@ -17,7 +17,7 @@ from tests.graphs.test_attention import OPTIONS, H, brute_force
 pytestmark = pytest.mark.usefixtures("implementations")
 
 G, K, BLOCKS = 2, 5, 13
-NAMES = ("plain", "window", "window-of-one", "wide-window", "sinks", "slopes", "chosen", "wide-values", "all")
+NAMES = ("plain", "window", "window-of-one", "wide-window", "chunks", "sinks", "slopes", "chosen", "wide-values", "all")
 # Sequences as (tokens in the cache before, tokens of the step), and the tokens and sequences of the entry.
 STEPS: dict[str, tuple[list[tuple[int, int]], int, int]] = {
     "decode": ([(70, 1), (0, 1), (130, 1)], 3, 3),
@@ -51,15 +51,16 @@ def test_each_sequence_equals_brute_force(name: str, kind: str) -> None:
         seen = step.block_table.shape[1] * BLOCK
         more["selected_NL"] = torch.rand(size, seen, generator=random) < 0.4
         more["selected_NL"][torch.arange(size), step.positions] = True  # a query sees its own token
-    given = attention(q, k, v, step, 0.4, options.get("window"), **more)
+    window, chunk = options.get("window"), options.get("chunk")
+    given = attention(q, k, v, step, 0.4, window or chunk, chunked=chunk is not None, **more)
     assert torch.isfinite(given).all()
     start = 0
-    for chunk, keys, rows in zip(chunks, caches, values, strict=True):
-        end = start + len(chunk.tokens)
+    for part, keys, rows in zip(chunks, caches, values, strict=True):
+        end = start + len(part.tokens)
         own: dict[str, Any] = dict(more)
         if "selected_NL" in own:
             own["selected_NL"] = own["selected_NL"][start:end]
-        wanted = brute_force(q[start:end], keys, rows, chunk.first, 0.4, options.get("window"), own)
+        wanted = brute_force(q[start:end], keys, rows, part.first, 0.4, options, own)
         assert torch.allclose(given[start:end].double(), wanted, atol=2e-5)
         start = end
 

@@ -27,7 +27,7 @@ NONSENSE: list[tuple[str, str, Any]] = [
     ("yarn", "rope_theta", 1.0),
     ("dynamic", "factor", float("nan")),
     ("dynamic", "factor", 0),
-    ("llama3", "high_freq_factor", 1.0),  # that of low_freq_factor
+    ("llama3", "high_freq_factor", 0.9),  # below low_freq_factor
     ("llama3", "low_freq_factor", "low"),
     ("llama3", "original_max_position_embeddings", 0),
     ("yarn", "factor", 0.0),

@@ -28,6 +28,7 @@ class Case:
     cache: str = ""
     blocks: int = 3
     window: int | None = None
+    chunked: bool = False
     ring: int | None = None
     has_sinks: bool = False
     has_slopes: bool = False
@@ -120,7 +121,7 @@ def _graph(case: Case, arrays: dict[str, np.ndarray]) -> OpGraph:
             "step_proposals": False,
             "scale": case.channels**-0.5,
         },
-        **{"window": case.window, "ring": case.ring, "softcap": case.softcap},
+        **{"window": case.window, "chunked": case.chunked, "ring": case.ring, "softcap": case.softcap},
         **optional,
     }
     node = Node(
@@ -137,7 +138,8 @@ def _expected(case: Case, arrays: dict[str, np.ndarray], counts: tuple[int, ...]
     token = 0
     for sequence, (length, count) in enumerate(zip(case.lengths, counts, strict=True)):
         for position in range(length - count, length):
-            at = np.arange(max(0, position + 1 - (case.window or length)), position + 1)
+            size = case.window or length
+            at = np.arange(max(0, position // size * size if case.chunked else position + 1 - size), position + 1)
             if case.has_chosen:
                 at = at[arrays["selected"][token, at]]
             if case.ring:

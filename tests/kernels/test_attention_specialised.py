@@ -37,6 +37,7 @@ CASES = {
         **WIDE | {"heads": 4, "groups": 2},
     ),
     "window": Case(lengths=(400,), new=(260,), blocks=7, window=70, **WIDE),
+    "chunk": Case(lengths=(400,), new=(260,), blocks=7, window=70, chunked=True, **WIDE),
     "ring": Case(lengths=(500, 30), new=(140, 30), blocks=9, window=90, ring=320, has_sinks=True, **WIDE),
     "alibi": Case(lengths=(260,), new=(140,), blocks=5, has_slopes=True, **WIDE),
     "sinks": Case(lengths=(129,), new=(129,), has_sinks=True, **WIDE),
@@ -48,7 +49,7 @@ def few_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_calls, "PANELS", {CAPABILITY: FEW})
 
 
-SLOW = {"many sequences", "ragged", "one sequence", "window", "ring", "alibi", "sinks"}
+SLOW = {"many sequences", "ragged", "one sequence", "window", "chunk", "ring", "alibi", "sinks"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CASES])

@@ -58,6 +58,7 @@ ON_CPU: dict[str, tuple[str, ...]] = {
     "lfm2": ("biases-tied", "three-taps"),
     "lfm2_moe": ("dense-layer-tied",),
     "llama": ("one-key-head-biases", "mistral-layer-types", "smollm2-tied-bfloat16", "mistral-window-bfloat16"),
+    "llama4": ("short-chunks-dense-layers", "more-experts-than-tokens-tied"),
     "llava": ("llama",),
     "mistral4": ("groups-yarn-tied", "straight-queries-halves-biases"),
     "mixtral": ("more-experts-than-tokens", "window-tied"),
@@ -79,9 +80,9 @@ MORE = ("gpt_oss_mxfp4", "rare_words")  # files of cases beside the families' ow
 # The cases in which every tensor matters, where that is not so in each (no token may choose some of the experts) or
 # where one has the tensors of all.
 EVERY_TENSOR_MATTERS = {
-    "deepseek_v3": ("groups-yarn",), "deepseek_v32": ("few-keys-yarn",),
-    "glm_moe_dsa": ("shared-keys-yarn",), "mistral4": ("groups-yarn-tied",), "nemotron_h": ("groups-latent-biases",),
-    "falcon_h1": ("groups-norm-biases-tied",),
+    "deepseek_v3": ("groups-yarn",), "deepseek_v32": ("few-keys-yarn",), "falcon_h1": ("groups-norm-biases-tied",),
+    "glm_moe_dsa": ("shared-keys-yarn",), "llama4": ("short-chunks-dense-layers",), "mistral4": ("groups-yarn-tied",),
+    "nemotron_h": ("groups-latent-biases",),
     "deepseek_mtp": (), "eagle3": (), "gpt_oss_mxfp4": (), "llava": (), "mixtral": (), "qwen3_mtp": (),
     "rare_words": (),
 }  # fmt: skip

@@ -27,7 +27,7 @@ DIVISIONS: tuple[dict[str, int], ...] = (
 # The keys of sizes, by any family's name. The vocabulary stays odd: ranks pad it.
 HEADS, KEY_HEADS, EXPERTS = 12, 4, 12
 EVEN = {
-    **dict.fromkeys(("hidden_size", "n_embd", "intermediate_size", "n_inner"), 96),
+    **dict.fromkeys(("hidden_size", "n_embd", "intermediate_size", "intermediate_size_mlp", "n_inner"), 96),
     **dict.fromkeys(("num_attention_heads", "n_head"), HEADS),
     **dict.fromkeys(("num_local_experts", "n_routed_experts", "num_experts"), EXPERTS),
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 24),

@@ -15,16 +15,6 @@ CLASSES = {
     def forward(self, x):
         return layer_norm(x, self.weight, self.weight.new_zeros(self.weight.shape), self.eps)
 ''',
-    "PlainRMSNorm": '''class PlainRMSNorm(Module):
-    """x / rms(x), without a weight."""
-
-    def __init__(self, m: int, eps: float) -> None:
-        super().__init__()
-        self.eps = eps
-
-    def forward(self, x):
-        return rms_norm(x, x.new_ones(x.shape[-1]), self.eps)
-''',
     "PlainNorm": '''class PlainNorm(Module):
     """Layer normalisation without weight and bias."""
 

@@ -39,9 +39,10 @@ TENSOR_NAME = re.compile(r"[A-Za-z0-9_.\-]+")
 # Names of bringup.graphs that a draft may use, and those of the classes that it may contain.
 PUBLIC = (
     "ACTIVATIONS", "MLP", "CausalLM", "DecoderConfig", "Embedding", "Experts", "Fields", "Float32RMSNorm", "GatedMLP",
-    "GroupedAttention", "LatentAttention", "LayerNorm", "Linear", "Module", "OnePlusRMSNorm", "Param", "PreNormLayer",
-    "RMSNorm", "RopeConfig", "RoutingConfig", "SigmoidRouter", "SparseMLP", "alternating_windows", "layer_norm",
-    "linear", "read_common", "rms_norm", "sliding_window", "top_experts", "yarn_scale",
+    "GroupedAttention", "LatentAttention", "LayerNorm", "Linear", "Module", "OnePlusRMSNorm", "Param",
+    "PlainRMSNorm", "PreNormLayer", "RMSNorm", "RopeConfig", "RoutingConfig", "SigmoidRouter", "SparseMLP",
+    "alternating_windows", "layer_norm", "linear", "read_common", "rms_norm", "sliding_window", "top_experts",
+    "yarn_scale",
 )  # fmt: skip
 WRITTEN = (*CLASSES, "Attention")
 BY_HAND = "write the graph of a model without that size by hand: bringup explain adding-a-model"

@@ -25,6 +25,7 @@ def attention(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall
         step=step_of(graph, node),
         scale=number(node, "scale") or 0.0,
         window=whole_number(node, "window"),
+        chunked=node.argument("chunked") is True,
         ring=whole_number(node, "ring"),
         softcap=number(node, "softcap"),
         sinks=argument_of(graph, node, "sinks_H"),

@@ -75,6 +75,7 @@ class Attention:
     step: Step
     scale: float
     window: int | None = None
+    chunked: bool = False
     ring: int | None = None
     softcap: float | None = None
     sinks: Tensor | None = None
@@ -152,7 +153,7 @@ class Attention:
             **{"K_ROW": self.k.strides[0], "K_HEAD": self.k.strides[1]},
             **{"V_ROW": self.v.strides[0], "V_HEAD": self.v.strides[1]},
             **{"TABLE": self.step.block_table.shape[1], "LENGTH": self.step.length, "WIDE": self.wide},
-            **{"WINDOW": self.window, "RING": self.ring, "SOFTCAP": self.softcap},
+            **{"WINDOW": self.window, "CHUNKED": self.chunked, "RING": self.ring, "SOFTCAP": self.softcap},
         }
 
 

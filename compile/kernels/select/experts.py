@@ -5,7 +5,7 @@ from __future__ import annotations
 from bringup.compile.kernels.call import KernelCall
 from bringup.compile.kernels.code.index import count
 from bringup.compile.kernels.code.types import POINTERS, kernel, pointer, power_of_two, rows_of
-from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View, whole
+from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View, dense, whole
 
 MOST_EXPERTS = 1024
 TILE = 8192  # elements of a tile of choices by experts, or of rows by choices
@@ -52,7 +52,7 @@ def _to_blocks(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
     if not isinstance(x, View) or not isinstance(row, View) or not isinstance(rows, int):
         return None
     found = rows_of(x)
-    if found is None or x.strides[-1] != 1 or row != whole(graph.buffers[row.buffer]):
+    if found is None or x.strides[-1] != 1 or row.strides != dense(row.shape):
         return None
     out = graph.buffers[node.outputs[0]]
     high, channels = power_of_two(rows), x.shape[-1]
@@ -64,7 +64,7 @@ def _to_blocks(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
     source = graph.buffers[x.buffer]
     parameters = [
         (POINTERS[source.dtype], pointer(source, x.offset)),
-        (POINTERS["int64"], pointer(graph.buffers[row.buffer])),
+        (POINTERS["int64"], pointer(graph.buffers[row.buffer], row.offset)),
         (POINTERS[out.dtype], pointer(out)),
     ]
     specialised, arguments = kernel("to_blocks", [*parameters], {**constants}, num_warps=4)

@@ -13,6 +13,7 @@ from bringup.compile.kernels.source.attention_parts import (
     as_operand,
     channels,
     finished,
+    first_key,
     first_row,
     rows_of_tile,
     scored,
@@ -88,6 +89,7 @@ def attention_decode(
     TABLE: tl.constexpr,
     LENGTH: tl.constexpr,
     WINDOW: tl.constexpr,
+    CHUNKED: tl.constexpr,
     RING: tl.constexpr,
     SOFTCAP: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -128,7 +130,7 @@ def attention_decode(
     begin = 0
     end = tl.minimum(position + 1, LENGTH)
     if WINDOW is not None:
-        begin = tl.maximum(begin, position + 1 - WINDOW)
+        begin = tl.maximum(begin, first_key(position, WINDOW, CHUNKED))
     if RING is not None:
         begin = tl.maximum(begin, tl.load(lengths_B + sequence).to(tl.int32) - RING)
         end = position + 1

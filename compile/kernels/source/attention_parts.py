@@ -56,6 +56,18 @@ def rows_of_tile(
 
 
 @triton.jit
+def first_key(position, WINDOW: tl.constexpr, CHUNKED: tl.constexpr):
+    """The first key that the query at a position attends to (`graphs.ops.attention.first_key`); it may be negative."""
+    return position - position % WINDOW if CHUNKED else position + 1 - WINDOW
+
+
+@triton.jit
+def is_near(distance, position, WINDOW: tl.constexpr, CHUNKED: tl.constexpr):
+    """Which keys [rows, keys] are not before the first one of their query. `position` [rows] is that of the queries."""
+    return distance >= -(position % WINDOW)[:, None] if CHUNKED else distance > -WINDOW
+
+
+@triton.jit
 def scored(products, distance, slopes, scale, SOFTCAP: tl.constexpr):
     """Scores [rows, keys] from products of queries and keys, times log2(e). `slopes` [rows] are those of ALiBi.
 

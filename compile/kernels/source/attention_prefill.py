@@ -12,7 +12,9 @@ from bringup.compile.kernels.source.attention_parts import (
     INFINITY,
     channels,
     finished,
+    first_key,
     first_row,
+    is_near,
     scored,
     shares_of,
 )
@@ -25,8 +27,8 @@ def with_tile(
     top, total, mixed,
     K: tl.constexpr, V: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr, V1: tl.constexpr,
     K_ROW: tl.constexpr, K_HEAD: tl.constexpr, V_ROW: tl.constexpr, V_HEAD: tl.constexpr, TABLE: tl.constexpr,
-    WINDOW: tl.constexpr, RING: tl.constexpr, SOFTCAP: tl.constexpr, KEYS: tl.constexpr, DOT: tl.constexpr,
-    MASKED: tl.constexpr,
+    WINDOW: tl.constexpr, CHUNKED: tl.constexpr, RING: tl.constexpr, SOFTCAP: tl.constexpr, KEYS: tl.constexpr,
+    DOT: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Adds the KEYS keys from position `start` to the running softmax. Returns (top, total, mixed).
 
@@ -52,7 +54,7 @@ def with_tile(
     if MASKED:
         seen = (distance <= 0) & is_column
         if WINDOW is not None:
-            seen = seen & (distance > -WINDOW)
+            seen = seen & is_near(distance, position, WINDOW, CHUNKED)
         if chosen is not None:
             seen = seen & (tl.load(chosen + key[None, :], mask=seen, other=0) != 0)
         scores = tl.where(seen, scores, -INFINITY)
@@ -96,6 +98,7 @@ def attention_prefill(
     TABLE: tl.constexpr,
     LENGTH: tl.constexpr,
     WINDOW: tl.constexpr,
+    CHUNKED: tl.constexpr,
     RING: tl.constexpr,
     SOFTCAP: tl.constexpr,
     QUERIES: tl.constexpr,
@@ -141,7 +144,8 @@ def attention_prefill(
         oldest = tl.maximum(oldest, tl.load(lengths_B + sequence).to(tl.int32) - RING)
         begin = oldest
     if WINDOW is not None:
-        begin = tl.maximum(begin, tl.min(tl.where(is_token, position, 2147483647), 0) + 1 - WINDOW)
+        lowest = tl.min(tl.where(is_token, position, 2147483647), 0)
+        begin = tl.maximum(begin, first_key(lowest, WINDOW, CHUNKED))
     sinks = None
     slopes = None
     if sinks_H is not None:
@@ -165,12 +169,12 @@ def attention_prefill(
             top, total, mixed = with_tile(
                 q1, q2, k_SGK, v_SGV, position, start, begin, end, group, sequence, block_table_BP, rows_B, chosen,
                 slopes, scale, top, total, mixed, K, V, K1, K2, V1, K_ROW, K_HEAD, V_ROW, V_HEAD, TABLE,
-                WINDOW, RING, SOFTCAP, KEYS, DOT, False,
+                WINDOW, CHUNKED, RING, SOFTCAP, KEYS, DOT, False,
             )  # fmt: skip
     for start in range(masked, end, KEYS):
         top, total, mixed = with_tile(
             q1, q2, k_SGK, v_SGV, position, start, begin, end, group, sequence, block_table_BP, rows_B, chosen,
             slopes, scale, top, total, mixed, K, V, K1, K2, V1, K_ROW, K_HEAD, V_ROW, V_HEAD, TABLE,
-            WINDOW, RING, SOFTCAP, KEYS, DOT, True,
+            WINDOW, CHUNKED, RING, SOFTCAP, KEYS, DOT, True,
         )  # fmt: skip
     tl.store(place, finished(mixed, top, total, sinks).to(out_NHV.dtype.element_ty), mask=is_value)

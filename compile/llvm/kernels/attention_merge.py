@@ -16,7 +16,7 @@ from bringup.compile.llvm.ir.emitter import Emitter, real
 from bringup.compile.llvm.ir.functions import exp, maximum
 from bringup.compile.llvm.ir.lanes import vector
 from bringup.compile.llvm.ir.vectors import parts_of
-from bringup.compile.llvm.kernels.keys import LEAST
+from bringup.compile.llvm.kernels.keys import LEAST, earlier_keys
 from bringup.compile.llvm.kernels.spans import inverse, spans_of
 from bringup.compile.llvm.select.sizes import SPAN
 
@@ -34,7 +34,8 @@ def attention_merge(e: Emitter, settings: Mapping[str, Any]) -> None:
     begin, end = e.share(b.mul(sequences, heads))
     with e.loop(begin, end) as row:
         sequence, head = b.udiv(row, heads), b.urem(row, heads)
-        count = spans_of(e, e.load(positions, "int64", sequence), window, size)
+        position = e.load(positions, "int64", sequence)
+        count = spans_of(e, position, earlier_keys(e, position, window, is_chunk=settings["chunked"]), size)
         first = e.at(given, "float32", b.mul(b.add(b.mul(b.mul(sequence, spans), heads), head), each))
         step = b.mul(heads, each)
         tops, totals = (e.at(first, "float32", I64(values + n)) for n in range(SPAN))

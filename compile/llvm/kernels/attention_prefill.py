@@ -79,8 +79,9 @@ class _Piece:
         self.count = b.sub(b.add(last, I64(1)), self.first)
         narrow = [b.trunc(b.sub(place, self.first), I32) for place in places]
         self.at = self._vectors(narrow, I32)  # positions of the queries, relative to the first key
-        window = b.trunc(e.minimum(keys.window, I64((1 << 31) - 1)), I32)
-        self.begin = [b.sub(each, e.spread(window, lanes)) for each in self.at]  # the last key before each window
+        earlier = [e.minimum(keys.earlier(place), I64((1 << 31) - 1)) for place in places]
+        earlier = self._vectors([b.trunc(each, I32) for each in earlier], I32)
+        self.begin = [b.sub(at, before) for at, before in zip(self.at, earlier, strict=True)]  # the first keys
         settings = keys.settings
         self.pairs = adds_pairs(e.machine, {"x": settings["q"], "weight": settings["k"]})
         self.blocks = blocks_of(settings["values"], settings["v"], lanes)
@@ -173,7 +174,7 @@ class _Piece:
             for n, product in enumerate(cells):
                 distance = b.sitofp(b.sub(narrow, self.at[n]), vector(self.lanes))
                 score = self.keys.score(product, self.head, distance)
-                seen = b.and_(b.icmp_signed("<=", narrow, self.at[n]), b.icmp_signed(">", narrow, self.begin[n]))
+                seen = b.and_(b.icmp_signed("<=", narrow, self.at[n]), b.icmp_signed(">=", narrow, self.begin[n]))
                 if self.keys.settings["chosen"]:
                     seen = b.and_(seen, self._chosen(j, n))
                 score = b.select(seen, score, real(LEAST, score))

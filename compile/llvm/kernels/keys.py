@@ -1,7 +1,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """The rows of a cache that a query attends to, and the computation of scores; both attention kernels use it.
 
-A query at position p attends to the keys at positions j with p - window < j <= p; with a ring, to those in it.
+A query at position p attends to the keys at positions j with first(p) <= j <= p; with a ring, to those in it. With
+chunks, first(p) is the start of the query's chunk (`graphs.ops.attention.first_key`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,11 @@ from bringup.compile.llvm.ir.functions import tanh
 from bringup.graphs.core.step import BLOCK
 
 LEAST = -3.4e38  # the score of a masked key
+
+
+def earlier_keys(e: Emitter, position: Value, window: Value, *, is_chunk: bool) -> Value:
+    """The number of keys before its own in the window of the query at a position, or in its chunk."""
+    return e.b.urem(position, window) if is_chunk else e.b.sub(window, I64(1))
 
 
 class Keys:
@@ -48,8 +54,11 @@ class Keys:
 
     def first(self, position: Value) -> Value:
         """The first key that the query at a position attends to."""
-        b = self.e.b
-        return self.e.maximum(I64(0), b.sub(b.add(position, I64(1)), self.window))
+        return self.e.maximum(I64(0), self.e.b.sub(position, self.earlier(position)))
+
+    def earlier(self, position: Value) -> Value:
+        """The number of keys before its own that the query at a position attends to, if there are as many."""
+        return earlier_keys(self.e, position, self.window, is_chunk=self.settings["chunked"])
 
     def is_chosen(self, token: Value, at: Value) -> Value:
         """Whether a token's query may attend to the key at a position."""

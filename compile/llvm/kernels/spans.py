@@ -13,7 +13,8 @@ def most_spans(e: Emitter, keys: Keys, size: Value) -> Value:
     """The largest number of spans of a sequence; a span has `size` keys."""
     found = Cell(e.b, I64, I64(1))
     with e.loop(I64(0), keys.sequences) as sequence:
-        found.set(e.maximum(found.get(), spans_of(e, keys.position(sequence), keys.window, size)))
+        position = keys.position(sequence)
+        found.set(e.maximum(found.get(), spans_of(e, position, keys.earlier(position), size)))
     return found.get()
 
 
@@ -32,7 +33,7 @@ def inverse(e: Emitter, total: Value) -> Value:
     return b.select(b.fcmp_unordered("ueq", total, real(0.0)), total, b.fdiv(real(1.0), total))
 
 
-def spans_of(e: Emitter, position: Value, window: Value, size: Value) -> Value:
-    """The number of spans of `size` keys that a query at a position attends to."""
+def spans_of(e: Emitter, position: Value, earlier: Value, size: Value) -> Value:
+    """The number of spans of `size` keys that a query attends to: its own and up to `earlier` ones before it."""
     b = e.b
-    return b.udiv(b.add(e.minimum(b.add(position, I64(1)), window), b.sub(size, I64(1))), size)
+    return b.udiv(b.add(e.minimum(position, earlier), size), size)

@@ -45,7 +45,7 @@ def attention(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...
     settings = {
         **{"q": q.dtype, "k": k.dtype, "v": v.dtype, "rows": _rows(step, ring), "softcap": softcap is not None},
         **{"sinks": sinks.dtype if sinks else "", "slopes": slopes.dtype if slopes else ""},
-        "chosen": chosen is not None,
+        **{"chosen": chosen is not None, "chunked": node.argument("chunked") is True},
         **{"channels": q.shape[2], "values": v.shape[2]},
     }
     tokens, heads, _ = q.shape
@@ -68,7 +68,7 @@ def attention(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...
         settings |= {"together": together, "parts": parts, "spans": spans > 1}
         if spans == 1:
             return (call("attention_decode", settings, arguments, scratch),)
-        shared, merge = Pointer(SHARED), {"out": out.dtype, "values": v.shape[2]}
+        shared, merge = Pointer(SHARED), {"out": out.dtype, "values": v.shape[2], "chunked": settings["chunked"]}
         merged: list[Operand] = [shared, out.place, step.positions.place, window or NO_WINDOW, heads, step.sequences]
         return (
             call("attention_decode", settings, [*arguments, size, spans, shared], scratch, nbytes),

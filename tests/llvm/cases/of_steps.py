@@ -27,12 +27,13 @@ def attention(r: Random) -> Form:
     channels, values = int(r.choice([8, 16, 23])), int(r.choice([0, 0, 12, 41]))
     if way == 0:
         window = 50
+    chunked = window is not None and bool(r.random() < 0.3)
     blocks, longest = (5, 300) if way == 0 else (10, 600) if decode and way > 5 else (3, 190)  # 600: of two spans
     base = Case(
         lengths=(1,), heads=groups * int(r.choice([1, 2, 3, 5])), groups=groups, channels=channels, values=values,
-        dtype=dtype, cache=str(r.choice(["", "bfloat16"])), window=window, ring=128 if way == 0 else None,
-        blocks=blocks, has_sinks=way == 1, has_slopes=way == 2, softcap=3.0 if way == 3 else None,
-        has_chosen=way == 4, contiguous=way == 5, query_part=int(r.choice([0, 5])),
+        dtype=dtype, cache=str(r.choice(["", "bfloat16"])), window=window, chunked=chunked,
+        ring=128 if way == 0 else None, blocks=blocks, has_sinks=way == 1, has_slopes=way == 2,
+        softcap=3.0 if way == 3 else None, has_chosen=way == 4, contiguous=way == 5, query_part=int(r.choice([0, 5])),
     )  # fmt: skip
 
     def draw(random: Random, distribution: str) -> Draw:

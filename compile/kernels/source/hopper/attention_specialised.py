@@ -9,15 +9,22 @@ from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from bringup.compile.kernels.source.attention_parts import BLOCK, INFINITY, finished, first_row, scored, shares_of
+from bringup.compile.kernels.source.attention_parts import (
+    BLOCK,
+    INFINITY,
+    finished,
+    first_key,
+    first_row,
+    is_near,
+    scored,
+    shares_of,
+)
 from bringup.compile.kernels.source.launches import let_next_start, wait_for_last
 
-# Triton 3.6 has another name for it.
-copy = async_copy.async_load if hasattr(async_copy, "async_load") else async_copy.async_copy_global_to_shared
+copy = async_copy.async_load if hasattr(async_copy, "async_load") else async_copy.async_copy_global_to_shared  # in 3.6
 POWERS = gl.constexpr(20)  # of two: a bound of sequences and of parts of one
-FETCHING_WARPS = gl.constexpr(4)
-# Of a thread of these warps, with a block table and without; with other numbers some kernels spill.
-BLOCK_REGISTERS, FETCHING_REGISTERS = gl.constexpr(48), gl.constexpr(40)
+# Registers are those of a thread of these warps, with a block table and without; with others some kernels spill.
+FETCHING_WARPS, BLOCK_REGISTERS, FETCHING_REGISTERS = gl.constexpr(4), gl.constexpr(48), gl.constexpr(40)
 
 
 @gluon.jit
@@ -26,8 +33,8 @@ def attention_specialised(
     N: tl.constexpr, B: tl.constexpr, B_OR_MORE: tl.constexpr, H: tl.constexpr, G: tl.constexpr, K: tl.constexpr,
     Q_ROW: tl.constexpr, Q_HEAD: tl.constexpr, K_ROW: tl.constexpr, K_HEAD: tl.constexpr,
     V_ROW: tl.constexpr, V_HEAD: tl.constexpr, TABLE: tl.constexpr, LENGTH: tl.constexpr,
-    WINDOW: tl.constexpr, RING: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
-    EARLY: tl.constexpr,
+    WINDOW: tl.constexpr, CHUNKED: tl.constexpr, RING: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+    STAGES: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Parts of QUERIES tokens of a sequence and one head, and tiles of KEYS keys. Grid: any number of programs.
 
@@ -53,10 +60,10 @@ def attention_specialised(
     gl.warp_specialize(
         [
             (_attend, (queries, tiles, full, empty, q_NHK, positions_N, starts, lengths_B, out_NHK, scale, sinks_H,
-                       slopes_H, N, B, B_OR_MORE, H, Q_ROW, Q_HEAD, LENGTH, WINDOW, RING, EARLY)),
+                       slopes_H, N, B, B_OR_MORE, H, Q_ROW, Q_HEAD, LENGTH, WINDOW, CHUNKED, RING, EARLY)),
             (_fetch, (tiles, full, empty, k_SGK, v_SGK, positions_N, starts, block_table_BP, rows_B, lengths_B,
-                      N, B, B_OR_MORE, H, G, QUERIES, K_ROW, K_HEAD, V_ROW, V_HEAD, TABLE, LENGTH, WINDOW, RING,
-                      EARLY)),
+                      N, B, B_OR_MORE, H, G, QUERIES, K_ROW, K_HEAD, V_ROW, V_HEAD, TABLE, LENGTH, WINDOW,
+                      CHUNKED, RING, EARLY)),
         ],
         [FETCHING_WARPS],
         [FETCHING_REGISTERS if block_table_BP is None else BLOCK_REGISTERS],
@@ -111,7 +118,7 @@ def place_of(number, counts, B: tl.constexpr, TILES: tl.constexpr):
 def part_of(
     turn, counts, positions_N, starts, lengths_B,
     N: tl.constexpr, B: tl.constexpr, H: tl.constexpr, QUERIES: tl.constexpr,
-    LENGTH: tl.constexpr, WINDOW: tl.constexpr, RING: tl.constexpr,
+    LENGTH: tl.constexpr, WINDOW: tl.constexpr, CHUNKED: tl.constexpr, RING: tl.constexpr,
 ):  # fmt: skip
     """A program's part of a turn: (sequence, head, first token, token after the last, first key, key after the last).
 
@@ -135,7 +142,8 @@ def part_of(
     else:
         end = tl.minimum(end, LENGTH)
     if WINDOW is not None:
-        begin = tl.maximum(begin, tl.load(positions_N + first, mask=exists, other=0).to(tl.int32) + 1 - WINDOW)
+        lowest = tl.load(positions_N + first, mask=exists, other=0)
+        begin = tl.maximum(begin, first_key(lowest.to(tl.int32), WINDOW, CHUNKED))
     return sequence, head, first, last, tl.maximum(tl.minimum(begin, end - 1), 0), end
 
 
@@ -144,7 +152,7 @@ def _fetch(
     tiles, full, empty, k_SGK, v_SGK, positions_N, starts, block_table_BP, rows_B, lengths_B,
     N: tl.constexpr, B: tl.constexpr, B_OR_MORE: tl.constexpr, H: tl.constexpr, G: tl.constexpr, QUERIES: tl.constexpr,
     K_ROW: tl.constexpr, K_HEAD: tl.constexpr, V_ROW: tl.constexpr, V_HEAD: tl.constexpr, TABLE: tl.constexpr,
-    LENGTH: tl.constexpr, WINDOW: tl.constexpr, RING: tl.constexpr, EARLY: tl.constexpr,
+    LENGTH: tl.constexpr, WINDOW: tl.constexpr, CHUNKED: tl.constexpr, RING: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Copies the keys and values of all parts of a program. A copy is announced when the next one has been started."""
     STAGES: tl.constexpr = tiles.shape[0]
@@ -160,7 +168,7 @@ def _fetch(
     counts = counts_of(starts, B, B_OR_MORE, QUERIES)
     for turn in range(turns_of(counts, H)):
         sequence, head, _, _, begin, end = part_of(
-            turn, counts, positions_N, starts, lengths_B, N, B, H, QUERIES, LENGTH, WINDOW, RING
+            turn, counts, positions_N, starts, lengths_B, N, B, H, QUERIES, LENGTH, WINDOW, CHUNKED, RING
         )
         group = head // (H // G)
         for start in range(begin // KEYS * KEYS, end, KEYS):
@@ -193,7 +201,7 @@ def _attend(
     queries, tiles, full, empty, q_NHK, positions_N, starts, lengths_B, out_NHK, scale, sinks_H, slopes_H,
     N: tl.constexpr, B: tl.constexpr, B_OR_MORE: tl.constexpr, H: tl.constexpr,
     Q_ROW: tl.constexpr, Q_HEAD: tl.constexpr,
-    LENGTH: tl.constexpr, WINDOW: tl.constexpr, RING: tl.constexpr, EARLY: tl.constexpr,
+    LENGTH: tl.constexpr, WINDOW: tl.constexpr, CHUNKED: tl.constexpr, RING: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Computes all parts of a program. A tile of keys is released after its products, one of values a tile later."""
     STAGES: tl.constexpr = tiles.shape[0]
@@ -214,7 +222,7 @@ def _attend(
     counts = counts_of(starts, B, B_OR_MORE, QUERIES)
     for turn in range(turns_of(counts, H)):
         _, head, first, last, begin, end = part_of(
-            turn, counts, positions_N, starts, lengths_B, N, B, H, QUERIES, LENGTH, WINDOW, RING
+            turn, counts, positions_N, starts, lengths_B, N, B, H, QUERIES, LENGTH, WINDOW, CHUNKED, RING
         )
         if first < last:
             token = first + at
@@ -236,7 +244,7 @@ def _attend(
             products = warpgroup_mma(queries, keys, products, use_acc=False, is_async=True)
             products = warpgroup_mma_wait(0, deps=(products,))
             mbarrier.arrive(empty.index(step % STAGES))
-            scores = masked(products, position, start, slopes, scale, WINDOW)
+            scores = masked(products, position, start, slopes, scale, WINDOW, CHUNKED)
             shares, top, factor = shares_of(scores, top)
             total = gl.sum(shares, 1)
             operand = gl.convert_layout(shares.to(dtype), SHARES)
@@ -251,7 +259,7 @@ def _attend(
                 mixed = warpgroup_mma(operand, tiles.index(step % STAGES), mixed, is_async=True)
                 products = warpgroup_mma_wait(1, deps=(products,))
                 mbarrier.arrive(empty.index(after % STAGES))
-                scores = masked(products, position, start, slopes, scale, WINDOW)
+                scores = masked(products, position, start, slopes, scale, WINDOW, CHUNKED)
                 shares, top, factor = shares_of(scores, top)
                 total = total * factor + gl.sum(shares, 1)
                 # The values of this tile. The loop of this wait separates the exponentials above from the wait for the
@@ -282,11 +290,11 @@ def _attend(
 
 
 @gluon.jit
-def masked(products, position, start, slopes, scale, WINDOW: tl.constexpr):
+def masked(products, position, start, slopes, scale, WINDOW: tl.constexpr, CHUNKED: tl.constexpr):
     """Scores of a tile of keys, -infinity for keys that a query does not see. A ring has a window, and all its rows."""
     key = gl.arange(0, products.shape[1], gl.SliceLayout(0, products.type.layout))[None, :]
     distance = key - (position - start)[:, None]
     seen = distance <= 0
     if WINDOW is not None:
-        seen = seen & (distance > -WINDOW)
+        seen = seen & is_near(distance, position, WINDOW, CHUNKED)
     return gl.where(seen, scored(products, distance, slopes, scale, None), -INFINITY)
