@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from bringup.graphs.core.module import Module, Param
+from bringup.graphs.core.module import Const, Module, Param
 from bringup.graphs.ops.norm import layer_norm, rms_norm
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
 
@@ -51,3 +52,21 @@ class Float32RMSNorm(RMSNorm):
     """Multiplies by weight in float32, and rounds last (transformers' Olmo2RMSNorm)."""
 
     round_last = True
+
+
+class UnitRMSNorm(Module):
+    """x / rms(x) over the last axis, of size m, without a weight."""
+
+    def __init__(self, m: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+
+        def ones(_: int) -> np.ndarray:
+            import numpy as np
+
+            return np.ones(m, np.float32)
+
+        self.ones = Const("m", ones, m=m)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.ones, self.eps, round_last=True)
