@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from bringup.graphs.config.by_layer_type import Heads, read_heads, read_layer_types, read_ropes
 from bringup.graphs.config.fields import Fields
-from bringup.graphs.config.gemma4 import Heads, of_text, read_heads, read_layer_types, read_ropes
+from bringup.graphs.config.text_config import of_text
 from bringup.graphs.core.module import Module, Param
 from bringup.graphs.core.step import Step
 from bringup.graphs.decoder import CausalLM, DecoderConfig, read_common
@@ -31,14 +32,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 KEYS = {"hidden_act": "hidden_activation"}
+# Keys on images, videos and audio: none affects a logit of text.
+OTHER_INPUTS = frozenset(
+    """
+    vision_config audio_config image_token_id video_token_id audio_token_id boi_token_id eoi_token_id boa_token_id
+    eoa_token_id eoa_token_index vision_soft_tokens_per_image
+    """.split()  # noqa: SIM905
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gemma4Config(DecoderConfig):
     """`num_kv_heads` and `head_dim` are those of layers with a window, `full` has those of the others.
 
-    The last `shared_layers` layers have no keys and values; the width of their MLP is `shared_ffn`. `input_width` is the
-    width of each layer's embedding of tokens, and `input_vocab` the number of its rows. 0 means none.
+    The last `shared_layers` layers have no keys and values; the width of their MLP is `shared_ffn`. `input_width` is
+    the width of each layer's embedding of tokens, and `input_vocab` the number of its rows. 0 means none.
     """
 
     family: ClassVar[str] = "gemma4"
@@ -56,7 +64,7 @@ class Gemma4Config(DecoderConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
-        return of_text(fields, cls._of_text)
+        return of_text(fields, cls._of_text, OTHER_INPUTS, tied=True)
 
     @classmethod
     def _of_text(cls, fields: Fields) -> Self:

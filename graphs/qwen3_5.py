@@ -5,11 +5,11 @@ config.json has the text model's keys under `text_config`, or is that of the tex
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 from bringup.graphs.config.fields import Fields
+from bringup.graphs.config.text_config import of_text
 from bringup.graphs.hybrid import Hybrid, HybridConfig, read_hybrid
 
 # Keys on images and videos: none affects a logit of text.
@@ -19,7 +19,6 @@ IMAGES = frozenset(
         "language_model_only",
     }
 )  # fmt: skip
-C = TypeVar("C", bound=HybridConfig)
 OF_ROPE = ("mrope_section", "mrope_interleaved")
 
 
@@ -30,30 +29,15 @@ class Qwen3_5Config(HybridConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
-        return of_text(fields, lambda text: cls(**read_text(text, text.layers("num_hidden_layers"), kv_heads=4)))
+        return of_text(fields, cls._of_text, IMAGES)
+
+    @classmethod
+    def _of_text(cls, fields: Fields) -> Self:
+        return cls(**read_text(fields, fields.layers("num_hidden_layers"), kv_heads=4))
 
 
 class Qwen3_5(Hybrid):
     pass
-
-
-def of_text(fields: Fields, read: Callable[[Fields], C]) -> C:
-    """The config that `read` returns for the keys of the text model: those under `text_config`, or all.
-
-    The head is tied by `tie_word_embeddings` in either place: transformers' model of text and images reads the outer
-    one, its model of text the inner one.
-    """
-    if "text_config" not in fields.raw:
-        return read(fields)
-    fields.read |= IMAGES
-    keys = fields.group("text_config")
-    if fields.get("tie_word_embeddings", bool, False):
-        keys = keys | {"tie_word_embeddings": True}
-    allowed = {key: fields.allowed.pop(key) for key in keys.keys() & fields.allowed}
-    inner = Fields(keys, f"{fields.family}'s text model", allowed, at="text_config.")
-    config = read(inner)
-    fields.findings += inner.done()
-    return config
 
 
 def read_text(fields: Fields, layers: int, **common: Any) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from typing import ClassVar, Self
 
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.moe import read_shared_experts
+from bringup.graphs.config.text_config import of_text
 from bringup.graphs.core.module import Module
 from bringup.graphs.hybrid import Hybrid, HybridMoeConfig
 from bringup.graphs.qwen2_moe import mlp_of
-from bringup.graphs.qwen3_5 import of_text, read_text
+from bringup.graphs.qwen3_5 import IMAGES, read_text
 
 KEYS = {"intermediate_size": "shared_expert_intermediate_size"}
 
@@ -24,7 +25,7 @@ class Qwen3_5MoeConfig(HybridMoeConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
-        return of_text(fields, cls._of_text)
+        return of_text(fields, cls._of_text, IMAGES)
 
     @classmethod
     def _of_text(cls, fields: Fields) -> Self:

@@ -64,7 +64,7 @@ class Function:
 
 
 class Binding:
-    """A call's weights and states: those below `prefix`; of an earlier layer, those that `borrowed` names (`State.of`)."""
+    """A call's weights and states: those below `prefix`, or in `borrowed`, states of an earlier layer (`State.of`)."""
 
     __slots__ = ()
     prefix: str

@@ -1,26 +1,18 @@
-"""Gemma 4's keys for the text model inside, the types of layers, and the heads and ropes of layers of each type."""
+"""Layers of two types, with full attention and with a window, which have other heads and other ropes (Gemma 4)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.rope import RopeConfig
 from bringup.graphs.config.windows import alternating_windows, sliding_window
-from bringup.shown import shown
+from bringup.shown import short, shown
 
-C = TypeVar("C")
 Windows = tuple[int | None, ...]
-# Keys on images, videos and audio: none affects a logit of text.
-OTHER_INPUTS = frozenset(
-    """
-    vision_config audio_config image_token_id video_token_id audio_token_id boi_token_id eoi_token_id boa_token_id
-    eoa_token_id eoa_token_index vision_soft_tokens_per_image
-    """.split()  # noqa: SIM905
-)
 ROPES: dict[str, dict[str, Any]] = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
     "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0},
@@ -37,24 +29,7 @@ class Heads:
     count: int
     width: int
     values: bool = True
-    key: str = "num_key_value_heads"
-
-
-def of_text(fields: Fields, read: Callable[[Fields], C]) -> C:
-    """The config that `read` returns for the keys of the text model: those under `text_config`, or all.
-
-    The head of transformers' model of text and images is tied by the outer `tie_word_embeddings`.
-    """
-    if "text_config" not in fields.raw:
-        return read(fields)
-    fields.read |= OTHER_INPUTS
-    tied = fields.get("tie_word_embeddings", bool, True)
-    keys = fields.group("text_config") | {"tie_word_embeddings": tied}
-    allowed = {key: fields.allowed.pop(key) for key in keys.keys() & fields.allowed}
-    inner = Fields(keys, f"{fields.family}'s text model", allowed, at="text_config.")
-    config = read(inner)
-    fields.findings += inner.done()
-    return config
+    key: str = field(default="num_key_value_heads", compare=False)
 
 
 def read_layer_types(fields: Fields) -> tuple[Windows, int]:
@@ -124,7 +99,8 @@ def read_ropes(
         message = f"`rope_parameters` has no settings for layers of {missing[0]}"
         fields.error("BU121", message, "rope_parameters", stops="")
     if unknown := sorted(groups.keys() - ROPES.keys()):
-        fields.error("BU120", f"`rope_parameters` has settings for `{unknown[0]}`, which no layer is", "rope_parameters")
+        message = f"`rope_parameters` has settings for layers of {short(unknown[0])}, which the model does not have"
+        fields.error("BU120", message, "rope_parameters")
 
     def view(kind: str) -> tuple[Fields, dict[str, Any]]:
         words: Any = groups.get(kind)
