@@ -132,6 +132,10 @@ class Graph(Module):
         names = {id(leaf): name for name, leaf in self.states().items()}
         return {name: names[id(leaf.of)] for name, leaf in self.leaves(State) if leaf.of is not None}
 
+    def structural_key(self) -> tuple[Any, ...]:
+        """As that of a module, with the states that layers share."""
+        return (*super().structural_key(), sorted(self.borrowed().items()))
+
     def recompute_lengths(self) -> list[int]:
         """The lengths in tokens beyond which the states of a sequence are recomputed, in order."""
         return sorted({module.recompute_past for module in self.parts() if module.recompute_past is not None})
