@@ -271,8 +271,11 @@ class CausalLM(Graph):
     def __init__(self, config: DecoderConfig, dtype: str = "float32") -> None:
         super().__init__(config, dtype)
         self.logit_cap = config.logit_cap
-        self.model = Decoder(config, [self.layer(config, index) for index in range(len(config.windows))], self.norm)
+        self.model = Decoder(config, self.all_layers(config), self.norm)
         self.lm_head = Linear("out:vocab in:m", vocab=config.vocab_size, m=config.hidden, bias=False)
+
+    def all_layers(self, config: Any) -> list[Module]:
+        return [self.layer(config, index) for index in range(len(config.windows))]
 
     def layer(self, config: Any, index: int) -> Module:
         raise NotImplementedError

@@ -60,7 +60,7 @@ class Llama4Config(DecoderConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
-        return of_text(fields, IMAGES, cls._of_text, outer_ties=False)
+        return of_text(fields, IMAGES, cls._of_text, ties="inner")
 
     @classmethod
     def _of_text(cls, fields: Fields) -> Self:

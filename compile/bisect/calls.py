@@ -23,7 +23,7 @@ from bringup.compile.bisect.executors import Lower
 from bringup.compile.bisect.replay import CallRun, Nodes, arrays, of_tokens, readable
 from bringup.compile.parity.parity import relative
 from bringup.compile.program.function_of import function_of
-from bringup.compile.program.program import Call, Entry, Function, Program, TensorSpec, bound
+from bringup.compile.program.program import Call, Entry, Function, Program, TensorSpec
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -75,7 +75,7 @@ def separated(program: Program, entry: Entry) -> Program:
             functions[call.function] = with_values_as_states(function, exported, blocks, {}, _as_it_is(exported))
     collect = traced(lambda w, s, values, step: [flat(values)], {}, {}, results, step, blocks)
     functions[COLLECT] = function_of(COLLECT, (), (), collect), collect
-    calls = [Call(function=call.function, prefix=call.prefix, inputs=()) for call in entry.calls]
+    calls = [replace(call, inputs=()) for call in entry.calls]
     calls.append(Call(function=COLLECT, prefix="", inputs=tuple(range(len(results)))))
     return program_of(program, entry, calls, functions, list(states.values()))
 
@@ -109,8 +109,9 @@ def compare_calls(
         for output in arrays(run.outputs):
             got, at = collected[at : at + output.size].reshape(output.shape), at + output.size
             values = max(values, relative(of_tokens(got, entry, step), of_tokens(output, entry, step)))
+        written = program.interface.function(run.call.function).updates
         states_after = dict(
-            zip(bound(run.call, tuple(run.states_after)), arrays(list(run.states_after.values())), strict=True)
+            zip(run.call.bound(written), arrays([run.states_after[name] for name in written]), strict=True)
         )
         errors = {name: relative(readable(after[name]), readable(array)) for name, array in states_after.items()}
         worst = max(errors, key=lambda name: errors[name], default="")

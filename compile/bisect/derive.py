@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bringup.compile.program.function_of import function_of
-from bringup.compile.program.program import Call, Entry, Function, Program, StateSpec, TensorSpec, bound
+from bringup.compile.program.program import Call, Entry, Function, Program, StateSpec, TensorSpec
 from bringup.graphs.core.step import FIELDS
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def program_of(
 ) -> Program:
     """A program with one entry, with the step of `entry` and weights of the parent."""
     whole = parent.interface
-    used = {name for call in calls for name in bound(call, functions[call.function][0].weights)}
+    used = {name for call in calls for name in call.bound(functions[call.function][0].weights)}
     alone = Entry(
         name=entry.name,
         num_tokens=entry.num_tokens,

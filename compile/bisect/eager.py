@@ -34,11 +34,13 @@ class Eager:
             owner, _, leaf = name.rpartition(".")
             parameter = torch.nn.Parameter(to_tensor(array), requires_grad=False)
             self.module.get_submodule(owner)._parameters[leaf] = parameter
-        self.states = [name for name, buffer in self.module.named_buffers() if buffer.is_meta]
+        borrowed = job.graph.borrowed()
+        self.states = list(job.graph.states())
         for name in self.states:
-            owner, _, leaf = name.rpartition(".")
             buffer = self.module.get_buffer(name)
-            self.module.get_submodule(owner)._buffers[leaf] = torch.zeros(buffer.shape, dtype=buffer.dtype)
+            set_buffer(self.module, name, torch.zeros(buffer.shape, dtype=buffer.dtype))
+        for name, other in borrowed.items():
+            set_buffer(self.module, name, self.module.get_buffer(other))
 
     def __call__(self, step: Mapping[str, np.ndarray], *, decode: bool = False) -> Tensor:
         """Logits [N, V] of every row of a step, which includes the model's inputs besides tokens.
@@ -78,3 +80,9 @@ class Eager:
         """Restores states that `copy_of_states` returned."""
         for name, state in states.items():
             self.module.get_buffer(name).copy_(state)
+
+
+def set_buffer(module: Any, name: str, tensor: Tensor) -> None:
+    """Replaces a buffer of a module or of one below it."""
+    owner, _, leaf = name.rpartition(".")
+    module.get_submodule(owner)._buffers[leaf] = tensor

@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from bringup.compile.program.functional import Functional
-from bringup.compile.program.program import Call, Entry, Program, bound
+from bringup.compile.program.program import Call, Entry, Program
 from bringup.compile.program.torch_arrays import to_numpy, to_tensor
 from bringup.graphs.core.step import BLOCK, FIELDS
 
@@ -96,8 +96,8 @@ def run_calls(
     done: list[CallRun] = []
     for call in entry.calls:
         function = program.interface.function(call.function)
-        own = zip(function.weights, bound(call, function.weights), strict=True)
-        state_names = zip(function.states, bound(call, function.states), strict=True)
+        own = zip(function.weights, call.bound(function.weights), strict=True)
+        state_names = zip(function.states, call.bound(function.states), strict=True)
         bound_weights = {name: to_tensor(weights[full]) for name, full in own}
         before = {name: to_tensor(states[full].copy()) for name, full in state_names}
         after = {name: state.clone() for name, state in before.items()}

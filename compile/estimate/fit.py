@@ -130,6 +130,8 @@ def _cache(job: Job, layers: range, tp: int, context: int, page: int, dtype: str
     total = 0
     for index in layers:
         for _, state in job.graph.layers[index].leaves(State):
+            if state.of is not None:
+                continue
             row = math.prod(_row(state, tp))
             if state.axes[0].name == "sequence":
                 rows, stored = 1, state.declared_dtype

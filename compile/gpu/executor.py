@@ -283,9 +283,9 @@ class GpuExecutor:
         buffer = launch.graph.buffers[operand.buffer]
         match buffer.kind:
             case "weight":
-                base = self._weights[launch.call.prefix + buffer.name]
+                base = self._weights[launch.call.full_name(buffer.name)]
             case "state":
-                base = self._states.address(launch.call.prefix + buffer.name)
+                base = self._states.address(launch.call.full_name(buffer.name))
             case "step":
                 base = staging.address(buffer.name.removeprefix("step:"))
             case "value" | "temporary":

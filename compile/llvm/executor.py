@@ -171,9 +171,9 @@ class LlvmExecutor:
         buffer = launch.graph.buffers[operand.buffer]
         match buffer.kind:
             case "weight":
-                base = self._weights[launch.call.prefix + buffer.name].ctypes.data
+                base = self._weights[launch.call.full_name(buffer.name)].ctypes.data
             case "state":
-                base = self._states[launch.call.prefix + buffer.name].ctypes.data
+                base = self._states[launch.call.full_name(buffer.name)].ctypes.data
             case "step":
                 base = fields[buffer.name.removeprefix("step:")].ctypes.data
             case "value" | "temporary":

@@ -18,11 +18,10 @@ from bringup.compile.program.program import (
     StateSpec,
     TensorSpec,
     Value,
-    bound,
 )
 from bringup.diagnostics import fail
 from bringup.graphs.core.graph import Graph
-from bringup.graphs.core.module import Const, Param, State
+from bringup.graphs.core.module import Const, Param
 from bringup.graphs.core.step import BLOCK
 from bringup.spec import Shape
 
@@ -90,7 +89,10 @@ def trace_entry(layout: Layout, point: EntryPoint, trace: Trace[Code]) -> tuple[
         if function not in traced:
             stage = Stage(name=function, part=part, path=path, point=point, values=tuple(values), lora=lora)
             traced[function] = trace(stage)
-        calls.append(Call(function=function, prefix=f"{path}." if path else "", inputs=tuple(given)))
+        prefix = f"{path}." if path else ""
+        of_others = {state: layout.borrowed.get(prefix + state) for state in traced[function].function.states}
+        borrowed = {state: name for state, name in of_others.items() if name}
+        calls.append(Call(function=function, prefix=prefix, inputs=tuple(given), borrowed=borrowed))
         count += len(traced[function].function.results)
         return range(count - len(traced[function].function.results), count)
 
@@ -163,7 +165,7 @@ def interface_of(layout: Layout, entries: Iterable[tuple[Entry, list[Traced[Code
     weights, states = tensors
     functions = {traced.function.name: traced.function for _, stages in parts for traced in stages}
     calls = (call for entry, _ in parts for call in entry.calls)
-    read = {name for call in calls for name in bound(call, functions[call.function].states)}
+    read = {name for call in calls for name in call.bound(functions[call.function].states)}
     return Interface(
         functions=tuple(functions.values()),
         entries=tuple(entry for entry, _ in parts),
@@ -196,6 +198,6 @@ def tensors_of(graph: Graph, layout: Layout, buffers: Buffers = AS_DECLARED) -> 
             dtype=leaf.declared_dtype or graph.dtype,
             kind=leaf.kind(layout.sizes),
         )
-        for name, leaf in graph.leaves(State)
+        for name, leaf in graph.states().items()
     ]
     return weights, states

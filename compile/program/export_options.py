@@ -39,6 +39,7 @@ class Layout:
     - `cache_blocks`: see `CacheSizes`. `draft_tokens`: how many tokens of a draft a step checks for each sequence.
     - `carried`: the number of values from layer to layer. `derives_hidden`: the graph computes hidden states from them.
     - `recurrent`: the graph has states of one row for each sequence.
+    - `borrowed`: the states of a layer that are those of an earlier one, see `Graph.borrowed`.
     - `lora`: layers have slots of LoRAs, one of which each sequence selects. `lora_ends`: so has the embedding or head.
     """
 
@@ -56,6 +57,7 @@ class Layout:
     carried: int = 1
     derives_hidden: bool = False
     recurrent: bool = False
+    borrowed: Mapping[str, str] = field(default_factory=dict[str, str])
     lora: bool = False
     lora_ends: bool = False
     draft_tokens: int = 0
@@ -77,6 +79,7 @@ class Layout:
             },
             "derives_hidden": type(graph).hidden_state is not Graph.hidden_state,
             "recurrent": any(leaf.axes[0].name == "sequence" for _, leaf in graph.leaves(State)),
+            "borrowed": graph.borrowed(),
             "lora": graph.options.max_lora_rank > 0,
             "lora_ends": any(
                 leaf.axes[0].name == "lora" and not name.startswith(f"{graph.layer_path}.")

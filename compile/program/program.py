@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from bringup.spec import Shape
@@ -44,7 +44,7 @@ class Function:
     """One traced stage, shared by all its calls.
 
     Its arguments are ({weight: tensor}, {state: tensor}, (value, ...), tuple(Step)), flattened in that order; it
-    returns a tuple of results. It changes the states `updates` in place. Names are relative to `Call.prefix`.
+    returns a tuple of results. It changes the states `updates` in place. `Call.full_name` extends their names.
     """
 
     name: str
@@ -59,23 +59,34 @@ class Function:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Function:
-        return cls(
-            name=data["name"],
-            weights=tuple(data["weights"]),
-            states=tuple(data["states"]),
-            values=_values(data["values"]),
-            results=_values(data["results"]),
-            updates=tuple(data["updates"]),
-        )
+        names = {key: tuple(data[key]) for key in ("weights", "states", "updates")}
+        return cls(name=data["name"], values=_values(data["values"]), results=_values(data["results"]), **names)
+
+
+class Binding:
+    """A call's weights and states: those below `prefix`, or in `borrowed`, states of an earlier layer (`State.of`)."""
+
+    __slots__ = ()
+    prefix: str
+    borrowed: Mapping[str, str]
+
+    def full_name(self, name: str) -> str:
+        """The full name of one of the function's weights or states."""
+        return self.borrowed.get(name) or self.prefix + name
+
+    def bound(self, names: Iterable[str]) -> list[str]:
+        """The full names of the function's weights or states."""
+        return [self.full_name(name) for name in names]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(Binding):
     """A use of a function; `inputs` index the entry's values."""
 
     function: str
     prefix: str
     inputs: tuple[int, ...]
+    borrowed: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,9 +190,8 @@ class Interface:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Interface:
-        states = (
-            StateSpec(name=s["name"], shape=tuple(s["shape"]), dtype=s["dtype"], kind=s["kind"]) for s in data["states"]
-        )
+        kinds, specs = (state["kind"] for state in data["states"]), _specs(data["states"])
+        states = (StateSpec(kind=kind, **asdict(spec)) for kind, spec in zip(kinds, specs, strict=True))
         plain = ("max_blocks", "all_logits", "block_size", "num_blocks", "num_rows", "rewindable")
         return cls(
             functions=tuple(map(Function.from_json, data["functions"])),
@@ -271,11 +281,6 @@ def close_executor(executor: Executor) -> None:
         executor.close()
 
 
-def bound(call: Call, names: Sequence[str]) -> list[str]:
-    """Full names of a function's weights or states at one call."""
-    return [call.prefix + name for name in names]
-
-
 def _values(items: Sequence[Mapping[str, Any]]) -> tuple[Value, ...]:
     return tuple((tuple(item["shape"]), item["dtype"]) for item in items)
 
@@ -289,6 +294,6 @@ def _specs(items: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
 
 
 def _entry(item: Mapping[str, Any]) -> Entry:
-    calls = (Call(function=c["function"], prefix=c["prefix"], inputs=tuple(c["inputs"])) for c in item["calls"])
+    calls = (Call(**{**call, "inputs": tuple(call["inputs"])}) for call in item["calls"])
     plain = ("name", "num_tokens", "num_sequences", "decode", "contiguous", "proposals", "outputs")
     return Entry(calls=tuple(calls), inputs=_specs(item["inputs"]), **{key: item[key] for key in plain})

@@ -169,15 +169,15 @@ class Tracer:
                 yield name[len(prefix) :], view
 
     def specs(self) -> tuple[list[TensorSpec], list[StateSpec]]:
-        """The weights, including tables, and the states."""
+        """The weights, including tables, and the states with memory of their own."""
         weights: list[TensorSpec] = []
         states: list[StateSpec] = []
         for name, tensor in self.tensors.items():
-            shape, dtype = tuple(tensor.shape), _dtype(tensor)
-            if name in self.states:
-                states.append(StateSpec(name=name, shape=shape, dtype=dtype, kind=self.states[name]))
-            else:
+            shape, dtype, kind = tuple(tensor.shape), _dtype(tensor), self.states.get(name)
+            if kind is None:
                 weights.append(TensorSpec(name=name, shape=shape, dtype=dtype))
+            elif kind != "borrowed":
+                states.append(StateSpec(name=name, shape=shape, dtype=dtype, kind=kind))
         return weights, states
 
     def _step(self, point: EntryPoint) -> tuple[Tensor, ...]:

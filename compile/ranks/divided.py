@@ -19,14 +19,14 @@ from bringup.adapters.apply.parallel import Parallel
 from bringup.adapters.apply.rank_plan import FFN, HEADS, Stages, rank_plan
 from bringup.adapters.apply.shard import share
 from bringup.adapters.planning.plan import Plan
-from bringup.compile.bisect.eager import Eager
+from bringup.compile.bisect.eager import Eager, set_buffer
 from bringup.compile.job import Job
 from bringup.compile.program.step_inputs import sequence_step
 from bringup.compile.ranks.communication import Communication
 from bringup.compile.ranks.exchange import Exchange, UnmatchedError
 from bringup.diagnostics import BringupError, fail
 from bringup.graphs.core.axes import Axis
-from bringup.graphs.core.module import Const, State
+from bringup.graphs.core.module import Const
 from bringup.graphs.core.signature import Signature
 
 # What a forward raises for tensors of other sizes than it expects.
@@ -108,14 +108,14 @@ def _of_all_stages(plan: Plan, parallel: Parallel, number: int, stages: Stages) 
 
 def _clip_buffers(eager: Eager, job: Job, parallel: Parallel, tp: int) -> None:
     """Clips states and tables to the heads of a rank."""
-    for name, leaf in [*job.graph.leaves(State), *job.graph.leaves(Const)]:
-        owner, _, last = name.rpartition(".")
-        buffers = eager.module.get_submodule(owner)._buffers
+    for name, leaf in [*job.graph.states().items(), *job.graph.leaves(Const)]:
         for dim, axis in enumerate(leaf.axes):
             parts = axis.parts if axis.sum else (axis,)
             if any(_divided(part) for part in parts):
                 indices = _indices(name, parts, tp, parallel.tp)
-                buffers[last] = buffers[last].index_select(dim, torch.tensor(indices))
+                set_buffer(eager.module, name, eager.module.get_buffer(name).index_select(dim, torch.tensor(indices)))
+    for name, other in job.graph.borrowed().items():
+        set_buffer(eager.module, name, eager.module.get_buffer(other))
 
 
 def _divided(axis: Axis) -> Axis | None:

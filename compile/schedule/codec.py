@@ -63,12 +63,14 @@ def schedule_from_json(data: Mapping[str, Any]) -> Schedule:
 
 def _call_to_json(call: ScheduledCall) -> dict[str, Any]:
     values = {name: list(owner) for name, owner in call.values.items()}
-    return {"function": call.function, "prefix": call.prefix, "places": dict(call.places), "values": values}
+    names = {"function": call.function, "prefix": call.prefix, "borrowed": dict(call.borrowed)}
+    return {**names, "places": dict(call.places), "values": values}
 
 
 def _call(data: Mapping[str, Any]) -> ScheduledCall:
     values = {name: (number, buffer) for name, (number, buffer) in data["values"].items()}
-    return ScheduledCall(data["function"], data["prefix"], data["places"], values)
+    borrowed = {name: str(full) for name, full in dict(data.get("borrowed", {})).items()}
+    return ScheduledCall(data["function"], data["prefix"], data["places"], values, borrowed)
 
 
 def _node_to_json(node: Node) -> list[Any]:

@@ -74,9 +74,9 @@ class ReferenceExecutor(TorchStates):
         """The tensor of a buffer that the group does not compute itself."""
         match buffer.kind:
             case "weight":
-                return self._weights[launch.call.prefix + buffer.name]
+                return self._weights[launch.call.full_name(buffer.name)]
             case "state":
-                return self._states[launch.call.prefix + buffer.name]
+                return self._states[launch.call.full_name(buffer.name)]
             case "step":
                 return given[buffer.name.removeprefix("step:")]
             case "value" | "temporary":

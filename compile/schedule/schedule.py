@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from bringup.compile.program.program import Entry, Interface
+from bringup.compile.program.program import Binding, Entry, Interface
 from bringup.compile.schedule.graph.op_graph import Group, OpGraph
 from bringup.compile.schedule.liveness import GIVEN, Owner, liveness, named
 from bringup.compile.schedule.memory import peak, planned
 
 
 @dataclass(frozen=True)
-class ScheduledCall:
+class ScheduledCall(Binding):
     """A call of a function.
 
     `places` has the offset in the arena, in bytes, of the temporaries that other groups read. `values` has the owner of
@@ -23,6 +23,7 @@ class ScheduledCall:
     prefix: str
     places: Mapping[str, int]
     values: Mapping[str, Owner]
+    borrowed: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -87,5 +88,5 @@ def _entry(entry: Entry, graphs: Mapping[str, OpGraph], reuse: bool) -> EntrySch
         temporaries = sorted(graphs[call.function].planned)
         places = {name: plan.offsets[named(found.root((number, name)))] for name in temporaries}
         values = {f"value:{at}": owners[index] for at, index in enumerate(call.inputs)}
-        calls.append(ScheduledCall(call.function, call.prefix, places, values))
+        calls.append(ScheduledCall(call.function, call.prefix, places, values, call.borrowed))
     return EntrySchedule(entry.name, tuple(calls), outputs, plan.nbytes, peak(lives))

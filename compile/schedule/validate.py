@@ -43,8 +43,8 @@ def _of_call(graph: OpGraph, call: ScheduledCall, shapes: Mapping[str, Shape]) -
     """Problems of the buffers that a call binds by name."""
     for buffer in graph.buffers.values():
         bound = buffer.kind in ("weight", "state")
-        if bound and shapes.get(call.prefix + buffer.name) != buffer.shape:
-            yield f"`{graph.name}` binds `{call.prefix}{buffer.name}` as {list(buffer.shape)}"
+        if bound and shapes.get(call.full_name(buffer.name)) != buffer.shape:
+            yield f"`{graph.name}` binds `{call.full_name(buffer.name)}` as {list(buffer.shape)}"
         if buffer.kind == "step" and buffer.name.removeprefix("step:") not in FIELDS:
             yield f"`{graph.name}` reads `{buffer.name}`"
         if buffer.kind == "value" and buffer.name not in call.values:

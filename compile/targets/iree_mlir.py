@@ -19,7 +19,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from bringup.compile.program.program import Call, Entry, Function, Interface, TensorSpec, bound
+from bringup.compile.program.program import Call, Entry, Function, Interface, TensorSpec
 from bringup.graphs.core.step import step_shapes
 
 if TYPE_CHECKING:
@@ -149,8 +149,8 @@ class _EntryText:
     def call(self, call: Call, values: list[tuple[str, str]]) -> list[tuple[str, str]]:
         function, stage = self.interface.function(call.function), self.stages[call.function]
         args = [
-            *map(self.weight, bound(call, function.weights)),
-            *map(self.state, bound(call, function.states)),
+            *map(self.weight, call.bound(function.weights)),
+            *map(self.state, call.bound(function.states)),
             *(values[i] for i in call.inputs),
             *self.step(),
         ]
@@ -161,7 +161,7 @@ class _EntryText:
             f"({', '.join(t for _, t in args)}) -> ({', '.join(stage.results)})",
         )
         out = list(zip(names, stage.results, strict=True))
-        changed = bound(call, stage.updated)
+        changed = call.bound(stage.updated)
         self.value.update(zip(changed, out, strict=False))
         return out[len(changed) :]
 
@@ -187,7 +187,7 @@ def module_text(interface: Interface, stages: Mapping[str, StageText]) -> str:
         name
         for entry in interface.entries
         for call in entry.calls
-        for name in bound(call, interface.function(call.function).weights)
+        for name in call.bound(interface.function(call.function).weights)
     }
     lines = ["module @model {"]
     lines += [

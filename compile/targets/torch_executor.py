@@ -12,7 +12,7 @@ import torch
 
 from bringup.adapters.checkpoints.files import opened
 from bringup.compile.program.bind_weights import check_weights
-from bringup.compile.program.program import Function, Interface, bound
+from bringup.compile.program.program import Function, Interface
 from bringup.compile.program.torch_arrays import to_numpy, to_tensor
 from bringup.compile.program.torch_states import TorchStates
 from bringup.compile.targets.torch_archive import load_archive, save_archive
@@ -51,13 +51,11 @@ class TorchExecutor(TorchStates):
                 weights = dict(
                     zip(
                         function.weights,
-                        (self._weights[n] for n in bound(call, function.weights)),
+                        (self._weights[n] for n in call.bound(function.weights)),
                         strict=True,
                     )
                 )
-                states = dict(
-                    zip(function.states, (self._states[n] for n in bound(call, function.states)), strict=True)
-                )
+                states = dict(zip(function.states, (self._states[n] for n in call.bound(function.states)), strict=True))
                 values += self._functions[call.function](weights, states, tuple(values[i] for i in call.inputs), fields)
         return {name: to_numpy(values[index]) for name, index in wanted.outputs.items()}
 

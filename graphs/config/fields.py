@@ -128,7 +128,7 @@ class Fields:
         """The number of layers, at most MOST_LAYERS; each becomes an object."""
         return self._number(key, None, MOST_LAYERS, "layers")
 
-    def experts(self, key: str, default: int, *, minimum: int = 1) -> int:
+    def experts(self, key: str, default: int | None, *, minimum: int = 1) -> int:
         """The number of experts in each layer, at most MOST_EXPERTS in all layers together."""
         layers: object = self.raw.get("num_hidden_layers")
         each = layers if isinstance(layers, int) and 0 < layers <= MOST_LAYERS else 1

@@ -146,7 +146,7 @@ class RopeConfig:
 
     def channels(self, head_dim: int) -> int:
         """The number of channels that frequencies are computed for: a fraction of `head_dim`, rounded down."""
-        return int(head_dim * self.partial)
+        return head_dim if self.kind == "proportional" else int(head_dim * self.partial)
 
     def pairs(self, head_dim: int) -> int:
         """The number of pairs of channels that are rotated: an odd width is rounded up to a complete pair."""
@@ -158,14 +158,17 @@ class RopeConfig:
         theta^(-2i/d) (Su et al. 2021), divided by `factors` (Ding et al. 2024, LongRoPE). `linear` divides by the
         factor (Chen et al. 2023). `llama3` divides low frequencies, leaves high ones unchanged and blends between them
         (meta-llama/llama-models `apply_scaling`), if its two limits differ, unlike those of Llama 4 Scout; so does
-        `yarn` (Peng et al. 2023), with other limits.
+        `yarn` (Peng et al. 2023), with other limits. `proportional` rotates the first pairs only, a fraction `partial`
+        of all.
         """
         import numpy as np
 
         exponent = np.arange(0, d, 2, dtype=np.int64).astype(np.float32) / np.float32(d)
         power = np.power(np.float32(self.theta), exponent, dtype=np.float32)
         freq = np.float32(1.0) / (power * np.array(factors, np.float32) if factors else power)
-        if self.kind == "linear":
+        if self.kind == "proportional":
+            freq[int(self.partial * d // 2) :] = 0
+        if self.kind in ("linear", "proportional"):
             return freq / np.float32(self.factor)
         if self.kind == "llama3":
             low, high = self.low_freq_factor, self.high_freq_factor
@@ -222,7 +225,7 @@ def _default(rope: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
 
 
 def _by_factor(rope: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
-    return replace(rope, factor=inner.get("factor", float))
+    return replace(rope, factor=inner.get("factor", float, 1.0 if rope.kind == "proportional" else None))
 
 
 def _llama3(rope: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
@@ -289,6 +292,7 @@ KINDS: dict[str, Callable[[RopeConfig, Fields, Fields], RopeConfig]] = {
     "default": _default,
     "linear": _by_factor,
     "dynamic": _by_factor,
+    "proportional": _by_factor,
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,

@@ -123,6 +123,19 @@ class Graph(Module):
             seen.append(layer.structural_key())
         return [seen.index(key) for key in seen]
 
+    def states(self) -> dict[str, State]:
+        """The states that have memory of their own, by name."""
+        return {name: leaf for name, leaf in self.leaves(State) if leaf.of is None}
+
+    def borrowed(self) -> dict[str, str]:
+        """For each state that is one of an earlier layer, by name, the name of that one."""
+        names = {id(leaf): name for name, leaf in self.states().items()}
+        return {name: names[id(leaf.of)] for name, leaf in self.leaves(State) if leaf.of is not None}
+
+    def structural_key(self) -> tuple[Any, ...]:
+        """As that of a module, with the states that layers share."""
+        return (*super().structural_key(), sorted(self.borrowed().items()))
+
     def recompute_lengths(self) -> list[int]:
         """The lengths in tokens beyond which the states of a sequence are recomputed, in order."""
         return sorted({module.recompute_past for module in self.parts() if module.recompute_past is not None})
@@ -133,22 +146,22 @@ class Graph(Module):
 
     def state_bytes(self, sizes: CacheSizes | None = None) -> int:
         """Bytes of paged State for each token of context, all layers together; without `sizes`, no state is a ring."""
-        of_tokens = (leaf for _, leaf in self.leaves(State) if leaf.axes[0].name == "slot")
+        of_tokens = (leaf for leaf in self.states().values() if leaf.axes[0].name == "slot")
         return sum(self._row_bytes(leaf) for leaf in of_tokens if sizes is None or leaf.kind(sizes) == "paged")
 
     def cache_bytes(self, sizes: CacheSizes) -> int:
         """Bytes of every State, those of padding among them, all layers together."""
-        states = ((leaf, leaf.sized(sizes)[0]) for _, leaf in self.leaves(State))
+        states = ((leaf, leaf.sized(sizes)[0]) for leaf in self.states().values())
         return sum(self._row_bytes(leaf) * rows for leaf, rows in states)
 
     def ring_bytes(self, sizes: CacheSizes) -> int:
         """Bytes of the rings of all sequences and of padding, all layers together; see `State`."""
-        states = (leaf for _, leaf in self.leaves(State) if leaf.kind(sizes) == "ring")
+        states = (leaf for leaf in self.states().values() if leaf.kind(sizes) == "ring")
         return sum(self._row_bytes(leaf) * (sizes.ring(leaf.window) or 0) * sizes.rows for leaf in states)
 
     def recurrent_bytes(self, sizes: CacheSizes) -> int:
         """Bytes of the states with one row for each sequence, that of padding among them, all layers together."""
-        states = (leaf for _, leaf in self.leaves(State) if leaf.kind(sizes) == "sequence")
+        states = (leaf for leaf in self.states().values() if leaf.kind(sizes) == "sequence")
         return sum(self._row_bytes(leaf) * sizes.rows for leaf in states)
 
     def _row_bytes(self, leaf: State) -> int:

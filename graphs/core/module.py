@@ -83,6 +83,9 @@ class State(Leaf):
     context, each sequence has a ring of rows instead, and the row of a position is position % ring.
 
     `lora`: one row for each LoRA slot, as many as declared. Steps read them, and only the host writes them.
+
+    `of` is a state of an earlier layer, with the same axes, dtype and window: this one is the same memory, which the
+    layer only reads. See `Graph.borrowed`.
     """
 
     def __init__(
@@ -93,16 +96,22 @@ class State(Leaf):
         *,
         dtype: str | None = None,
         window: int | None = None,
+        of: State | None = None,
         **more: int,
     ) -> None:
         super().__init__(axes, sizes, dtype=dtype, **more)
-        self.window = window
+        self.window, self.of = window, of
+        if of is not None and (*super().structural_key(), window) != of.structural_key()[:-1]:
+            raise AxesError(f"`{show(self.axes)}` is not the shape, dtype and window of the state that it would share")
 
     def structural_key(self) -> tuple[Any, ...]:
-        return (*super().structural_key(), self.window)
+        """Equal for states that share those of different layers."""
+        return (*super().structural_key(), self.window, self.of is not None)
 
     def kind(self, sizes: CacheSizes) -> str:
-        """The kind of its rows, as in `program.StateSpec`: "paged", "ring", "sequence" or "lora"."""
+        """The kind of its rows, as in `program.StateSpec`: "paged", "ring", "sequence" or "lora"; or "borrowed"."""
+        if self.of is not None:
+            return "borrowed"
         if self.axes[0].name in ("sequence", "lora"):
             return self.axes[0].name
         return "ring" if sizes.ring(self.window) else "paged"

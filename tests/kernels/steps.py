@@ -76,7 +76,7 @@ class Kernels:
     def _place(self, plan: EntrySchedule, launch: Launch, name: str, given: Mapping[str, int]) -> int:
         buffer = launch.graph.buffers[name]
         if buffer.kind in ("weight", "state"):
-            return self.fixed[f"{buffer.kind}:{launch.call.prefix}{name}"]
+            return self.fixed[f"{buffer.kind}:{launch.call.full_name(name)}"]
         if buffer.kind == "step":
             return given[name.removeprefix("step:")]
         at, own = launch.call.values.get(name, (launch.at, name))

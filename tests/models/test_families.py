@@ -47,6 +47,7 @@ ON_CPU: dict[str, tuple[str, ...]] = {
     "falcon_h1": ("groups-norm-biases-tied", "no-norm"),
     "gemma2": ("one-key-head-low-caps", "no-caps-untied-biases"),
     "gemma3": ("logit-cap-untied-biases",),
+    "gemma4": ("shared-layers-with-inputs", "experts-untied"),
     "glm4_moe": ("more-experts-than-tokens", "groups-tied"),
     "glm_moe_dsa": ("shared-keys-yarn", "every-layer-selects-biases-tied"),
     "gpt2": ("saved", "saved-bfloat16", "untied-gelu"),

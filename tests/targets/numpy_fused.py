@@ -82,8 +82,8 @@ class Executor:
         values = [torch.from_numpy(step[spec.name]) for spec in wanted.inputs]
         for call in wanted.calls:
             function = self.functions[call.function]
-            weights = [self.weights[call.prefix + name] for name in function.weights]
-            states = [self.held[call.prefix + name] for name in function.states]
+            weights = [self.weights[call.full_name(name)] for name in function.weights]
+            states = [self.held[call.full_name(name)] for name in function.states]
             inputs = [values[index] for index in call.inputs]
             values += self.code[function.name].run(*weights, *states, *inputs, *fields, enable_io_processing=False)
         return {name: values[index].numpy() for name, index in wanted.outputs.items()}

@@ -133,6 +133,8 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def _storage(leaf: Leaf, dtype: str) -> str:
+    if isinstance(leaf, State) and leaf.of is not None:
+        return "state of an earlier layer"
     if isinstance(leaf, State):
         return f"state, {size(DTYPES[dtype].nbytes(shape_of(leaf.axes[1:])))} a token"
     assert isinstance(leaf, Const)

@@ -172,7 +172,7 @@ class Trial(ReferenceExecutor):
     def _fixed(self, launch: Launch, buffer: Buffer, content: np.ndarray) -> np.ndarray | bool:
         """The bytes that no earlier launch of the step writes: weights, fields, and unchanged bytes of states."""
         if buffer.kind == "state":
-            before = self._before[launch.call.prefix + buffer.name]
+            before = self._before[launch.call.full_name(buffer.name)]
             return bytes_of(before) == content
         return buffer.kind in ("weight", "step")
 

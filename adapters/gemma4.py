@@ -1,0 +1,70 @@
+"""Gemma 4 as published: the text model's tensors under a longer prefix, next to vision and audio models.
+
+Gate and up of all experts are one tensor. So are the embeddings of tokens for all layers, and their projections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bringup.adapters.algebra.expr import S
+from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.planning.drops import drop_rope_tables
+from bringup.graphs.gemma4 import Gemma4Config
+
+PLACES = ("model.language_model.", "language_model.model.", "language_model.")
+LAYER = "layers.{L}."
+
+
+def adapter(config: Gemma4Config) -> Adapter:
+    """Published files have `model.language_model.`, those of the text model alone `model.`."""
+    gemma4 = Adapter("gemma4", defaults=("out in", "vocab m"), prefix="model.", wrappers=PLACES)
+    gemma4["model.{n:embed_tokens|norm}.weight"] = S("{n}.weight")
+    norms = "input|post_attention|pre_feedforward|post_feedforward"
+    gemma4[f"model.{LAYER}{{n:{norms}}}_layernorm.weight"] = S(LAYER + "{n}_layernorm.weight")
+    gemma4[f"model.{LAYER}layer_scalar"] = S(LAYER + "layer_scalar", "one")
+    gemma4[f"model.{LAYER}self_attn.{{x:q|k|v|o}}_proj.{{p:weight|bias}}"] = S(LAYER + "self_attn.{x}_proj.{p}")
+    gemma4[f"model.{LAYER}self_attn.{{x:q|k}}_norm.weight"] = S(LAYER + "self_attn.{x}_norm.weight")
+    gemma4[f"model.{LAYER}mlp.{{x:gate|up|down}}_proj.weight"] = S(LAYER + "mlp.{x}_proj.weight")
+    gemma4["lm_head.weight"] = tied(S("lm_head.weight"), S("embed_tokens.weight", "vocab m"), when=config.tied_head)
+    if config.num_experts:
+        _add_experts(gemma4)
+    if config.input_width:
+        _add_inputs(gemma4, len(config.windows), config.input_width)
+    _add_drops(gemma4, len(config.windows) - config.shared_layers)
+    return gemma4
+
+
+def _add_experts(gemma4: Adapter) -> None:
+    names = "post_feedforward_layernorm_1|pre_feedforward_layernorm_2|post_feedforward_layernorm_2"
+    gemma4[f"model.{LAYER}{{n:{names}}}.weight"] = S(LAYER + "{n}.weight")
+    gemma4[f"model.{LAYER}router.scaled_norm.weight"] = S(LAYER + "router.scale")
+    gemma4[f"model.{LAYER}router.proj.weight"] = S(LAYER + "router.proj.weight")
+    gemma4[f"model.{LAYER}router.per_expert_scale"] = S(LAYER + "router.per_expert_scale")
+    both = S(LAYER + "experts.gate_up_proj", "e (t f) m", t=2).mv("e (t f) m -> t e f m", t=2)
+    gemma4[f"model.{LAYER}experts.gate_proj"] = both.at("t", 0)
+    gemma4[f"model.{LAYER}experts.up_proj"] = both.at("t", 1)
+    gemma4[f"model.{LAYER}experts.down_proj"] = S(LAYER + "experts.down_proj", "e m f")
+
+
+def _add_inputs(gemma4: Adapter, layers: int, width: int) -> None:
+    parts = "per_layer_input_gate|per_layer_projection|post_per_layer_input_norm"
+    gemma4[f"model.{LAYER}{{n:{parts}}}.weight"] = S(LAYER + "{n}.weight")
+    gemma4[f"model.{LAYER}input.norm.weight"] = S("per_layer_projection_norm.weight")
+    table = S("embed_tokens_per_layer.weight", "token (l p)", l=layers, p=width)
+    matrix = S("per_layer_model_projection.weight", "(l p) m", l=layers, p=width)
+    for layer in range(layers):
+        part = f"model.layers.{layer}.input."
+        gemma4[f"{part}embed_tokens.weight"] = table.mv("token (l p) -> l token p", l=layers).at("l", layer)
+        gemma4[f"{part}projection.weight"] = matrix.mv("(l p) m -> l p m", l=layers).at("l", layer)
+
+
+def _add_drops(gemma4: Adapter, own: int) -> None:
+    def shares(found: Mapping[str, str]) -> bool:
+        return int(found["L"]) >= own
+
+    why = "the layer attends to the keys and values of an earlier one"
+    gemma4.drop(LAYER + "self_attn.{x:k_proj|v_proj|k_norm|v_norm}.{rest:**}", why=why, when=shares)
+    for part in ("vision_tower", "embed_vision", "audio_tower", "embed_audio"):
+        gemma4.drop(f"{part}.{{rest:**}}", why="of images or audio; this graph is the language model, which reads text")
+    drop_rope_tables(gemma4, "rotary_emb", "layers.{L}.self_attn.rotary_emb")
