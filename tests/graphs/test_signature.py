@@ -10,11 +10,13 @@ import pytest
 import torch
 
 from bringup.diagnostics import BringupError
+from bringup.graphs.core.axes import AxesError
 from bringup.graphs.core.module import Const, State
 from bringup.graphs.core.signature import Signature
 from bringup.graphs.core.step import CacheSizes
 from bringup.graphs.core.to_torch import to_torch
 from bringup.graphs.gpt2 import GPT2, SIZES, GPT2Config
+from bringup.graphs.layers.kv_cache import KVCache
 from bringup.graphs.llama import Llama, LlamaConfig
 
 # layers, parameters: huggingface.co/openai-community/gpt2*, `lm_head` counted with its tied `wte` once
@@ -34,6 +36,16 @@ def test_names_and_shapes_are_those_of_the_torch_module():
     parameters = {name: (tuple(p.shape), p.dtype) for name, p in module.named_parameters()}
     assert parameters == {name: (d.storage[0], torch.bfloat16) for name, d in graph.signature().items()}
     assert {name for name, _ in module.named_buffers()} == {name for name, _ in graph.leaves(State)}
+
+
+@pytest.mark.parametrize("sizes", [(2, 8, 16), (2, 4, 16), (1, 8, 16), (2, 8, None)])
+def test_a_shared_state_has_the_sizes_of_the_other(sizes: tuple[int, int, int | None]):
+    other = KVCache(2, 8, 16)
+    if sizes == (2, 8, 16):
+        assert KVCache(*sizes, of=other).k.of is other.k
+    else:
+        with pytest.raises(AxesError, match="would share"):
+            KVCache(*sizes, of=other)
 
 
 def test_tables_are_buffers_with_their_values():
