@@ -59,7 +59,8 @@ def _growth(fields: Fields, turned: int, d: int) -> tuple[float, int]:
     key = "original_max_position_embeddings"
     period = fields.size(key) if fields.raw.get(key) is not None else rope.size(key, stated)
     growth = rope.get("llama_4_scaling_beta", float), period
-    fields.findings += rope.findings
+    known = {finding.parameter for finding in fields.findings}  # `RopeConfig.from_hf` also reads the original context
+    fields.findings += (finding for finding in rope.findings if finding.parameter not in known)
     return growth
 
 
