@@ -49,7 +49,10 @@ class Mistral4Config(DeepseekConfig):
 def _growth(fields: Fields, turned: int, d: int) -> tuple[float, int]:
     """`llama_4_scaling_beta` and the period, keys of rope. Also checks that `turned` of `d` channels are rotated."""
     name = next((key for key in ("rope_scaling", "rope_parameters") if fields.raw.get(key)), "")
-    rope = Fields(fields.group(name, stops="") if name else ROPE, f"{fields.family} rope", at=f"{fields.path(name)}.")
+    settings = fields.group(name, stops="") if name else ROPE
+    if name and not fields.valid(name):
+        return 0.0, 1  # a stand-in: an error was reported
+    rope = Fields(settings, f"{fields.family} rope", at=f"{fields.path(name)}.")
     share = rope.get("partial_rotary_factor", float, turned / d)
     if rope.valid("partial_rotary_factor") and int(d * share) != turned and not fields.doubtful:
         message = f"`partial_rotary_factor` is {shown(share)}; of {d} channels, `qk_rope_head_dim` {turned} are rotated"
@@ -59,7 +62,8 @@ def _growth(fields: Fields, turned: int, d: int) -> tuple[float, int]:
     key = "original_max_position_embeddings"
     period = fields.size(key) if fields.raw.get(key) is not None else rope.size(key, stated)
     growth = rope.get("llama_4_scaling_beta", float), period
-    fields.findings += rope.findings
+    known = {finding.parameter for finding in fields.findings}  # `RopeConfig.from_hf` also reads the original context
+    fields.findings += (finding for finding in rope.findings if finding.parameter not in known)
     return growth
 
 
