@@ -186,7 +186,8 @@ class Eagle3(Graph):
         self.lm_head = Linear("out:vocab in:m", vocab=drafted, m=m, bias=False)
         self.rows = Param("token", token=tokens, dtype="int64") if drafted < tokens else None
         self.norm_output = config.norm_output
-        self.channels, self.states = {HIDDEN: len(config.states) * config.main_hidden, OWN: m}, config.states
+        self.channels = {HIDDEN: len(config.states) * config.main_hidden, OWN: m}
+        self.read_states = config.states
 
     @property
     def inputs(self) -> Mapping[str, int]:
@@ -194,7 +195,7 @@ class Eagle3(Graph):
 
     @property
     def main_states(self) -> Sequence[MainState]:
-        return self.states
+        return self.read_states
 
     def prologue(self, step: Step, *inputs: Tensor) -> tuple[Tensor, ...]:
         hidden, own_Nm = inputs

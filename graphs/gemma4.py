@@ -95,7 +95,7 @@ class Gemma4Config(DecoderConfig):
         )
 
 
-def _experts(fields: Fields) -> dict[str, int]:
+def _experts(fields: Fields) -> dict[str, Any]:
     keys = ("num_experts", "top_k_experts", "moe_intermediate_size")
     if not fields.get("enable_moe_block", bool, False):
         for key in keys:
@@ -149,7 +149,7 @@ class Gemma4Attention(Module):
         mixed = attention(q_NHD, keys, values, step, 1.0, self.window, ring=self.cache.ring)
         return self.o_proj(mixed.flatten(1))
 
-    def _heads(self, projected: Tensor) -> Tensor:
+    def _heads(self, projected: Any) -> Tensor:
         return projected.unflatten(1, (-1, self.head_dim))
 
 

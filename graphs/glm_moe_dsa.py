@@ -103,6 +103,7 @@ class SharingLayer(PreNormLayer):
     def forward(  # type: ignore[override]  it has one more value
         self, x_Nm: Tensor, positions_NK: Tensor, *shared: Any
     ) -> tuple[Tensor, Tensor]:
+        assert self.input_layernorm is not None
         mixed_Nm, positions_NK = self.self_attn(self.input_layernorm(x_Nm), positions_NK, *shared)
         x_Nm = x_Nm + mixed_Nm
         return x_Nm + self.mlp(self.post_attention_layernorm(x_Nm)), positions_NK

@@ -21,6 +21,7 @@ from bringup.graphs.layers.mlp import GatedMLP
 from bringup.graphs.layers.moe_experts import Experts
 from bringup.graphs.layers.norm import PlainRMSNorm
 from bringup.graphs.ops.moe_routing import top_experts
+from bringup.graphs.ops.query_growth import query_growth
 from bringup.graphs.ops.rotary import rope
 from bringup.shown import shown
 
@@ -147,12 +148,7 @@ class Llama4Attention(GroupedAttention):
     def with_positions(
         self, q_NHD: Tensor, k_NGD: Tensor, cos: Tensor | None, sin: Tensor | None, step: Step
     ) -> tuple[Tensor, Tensor]:
-        """Rotated and then normed; without rope, queries are multiplied by 1 + factor · log(1 + position // period).
-
-        The position counts from 1 (Nakanishi 2025, arXiv 2501.19399, as Llama 4 computes it).
-        """
-        import torch
-
+        """Rotated and then normed; without rope, queries grow (`query_growth`) with their position, counted from 1."""
         if self.rotates:
             assert cos is not None
             assert sin is not None
@@ -160,10 +156,7 @@ class Llama4Attention(GroupedAttention):
             return (q_NHD, k_NGD) if self.qk_norm is None else (self.qk_norm(q_NHD), self.qk_norm(k_NGD))
         if self.growth is None:
             return q_NHD, k_NGD
-        factor, period = self.growth
-        last_N = step.positions + 1
-        periods_N = (last_N - last_N % period).float() / period
-        growth_N11 = (1 + factor * torch.log(1 + periods_N))[:, None, None]
+        growth_N11 = query_growth(step.positions + 1, *self.growth)
         return (q_NHD.float() * growth_N11).to(q_NHD.dtype), k_NGD
 
 

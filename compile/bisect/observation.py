@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -245,7 +245,7 @@ class Observation:
 
 
 @contextmanager
-def _hooks() -> Iterator[list[Any]]:
+def _hooks() -> Generator[list[Any]]:
     hooks: list[Any] = []
     try:
         yield hooks

@@ -294,6 +294,7 @@ def _specs(items: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
 
 
 def _entry(item: Mapping[str, Any]) -> Entry:
-    calls = (Call(**{**call, "inputs": tuple(call["inputs"])}) for call in item["calls"])
+    names = ("function", "prefix", "borrowed")
+    calls = (Call(inputs=tuple(c["inputs"]), **{name: c[name] for name in names}) for c in item["calls"])
     plain = ("name", "num_tokens", "num_sequences", "decode", "contiguous", "proposals", "outputs")
     return Entry(calls=tuple(calls), inputs=_specs(item["inputs"]), **{key: item[key] for key in plain})

@@ -1,3 +1,4 @@
+# pyright: reportMissingTypeStubs=false
 """What iree-compile knows of processors: their names, and the features of this machine."""
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -69,9 +69,9 @@ def _listed(fields: Fields, windows: Windows, heads: Heads) -> Heads:
     given = {int(layer): words for layer, words in group.items() if layer.isdecimal()}
     full = {layer for layer, window in enumerate(windows) if window is None}
     texts = {repr(words) for words in given.values()}
-    words: Any = next(iter(given.values()), {})
-    keys = {"head_dim", "num_key_value_heads"}
-    known = isinstance(words, Mapping) and cast("Mapping[str, Any]", words).keys() <= keys
+    first: Any = next(iter(given.values()), None)
+    words = cast("dict[str, Any]", first) if isinstance(first, dict) else {}
+    known = not given or (isinstance(first, dict) and words.keys() <= {"head_dim", "num_key_value_heads"})
     if len(given) < len(group) or given.keys() - full or (given and full - given.keys()) or len(texts) > 1 or not known:
         if fields.valid("per_layer_config") and not fields.stopped:
             message = f"config sets `per_layer_config` = {shown(group)}; the {fields.family} graph implements"
@@ -103,8 +103,8 @@ def read_ropes(
         fields.error("BU120", message, "rope_parameters")
 
     def view(kind: str) -> tuple[Fields, dict[str, Any]]:
-        words: Any = groups.get(kind)
-        words = words if isinstance(words, dict) else ROPES[kind]
+        found: Any = groups.get(kind)
+        words = cast("dict[str, Any]", found) if isinstance(found, dict) else ROPES[kind]
         part = copy(fields)  # it shares the findings and the set of read keys
         hidden = ("rope_parameters", "rope_scaling")
         part.raw = {key: value for key, value in fields.raw.items() if key not in hidden} | {"rope_parameters": words}

@@ -17,6 +17,7 @@ from bringup.graphs.layers.norm import RMSNorm
 from bringup.graphs.layers.packed_weight import dense
 from bringup.graphs.ops.kv_cache import write_cache
 from bringup.graphs.ops.latent_attention import latent_attention
+from bringup.graphs.ops.query_growth import query_growth
 from bringup.graphs.ops.rotary import rope
 
 if TYPE_CHECKING:
@@ -33,8 +34,7 @@ class LatentAttention(Module):
 
     A token's cached row is its latent and one rotated key, which all heads share; keys and values are projections of
     the latent. `scale_factor` multiplies the scores. With `indexer`, a query attends only to the keys that it selects.
-    `growth` (β, P): the query at position p is multiplied by 1 + β log(1 + ⌊p / P⌋) (transformers'
-    `get_llama_4_attn_scale`).
+    `growth` has the factor and the period of `query_growth`.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class LatentAttention(Module):
 
         q_Nq = self.q_a_layernorm(self.q_a_proj(x_Nm)) if self.compressed else x_Nm
         q_NHd = (self.q_b_proj if self.compressed else self.q_proj)(q_Nq).unflatten(1, (-1, self.n + self.p))
-        q_NHn, q_NHp = self._grown(q_NHd, step).split([self.n, self.p], -1)
+        q_NHn, q_NHp = torch.split(self._grown(q_NHd, step), [self.n, self.p], -1)
         q_NHp = rope(q_NHp, cos, sin, interleaved=self.interleaved)
         if self.indexer is not None:
             selected_NL = self.indexer(x_Nm, q_Nq, cos, sin, step)
@@ -97,10 +97,7 @@ class LatentAttention(Module):
     def _grown(self, q_NHd: Tensor, step: Step) -> Tensor:
         if self.growth is None:
             return q_NHd
-        (beta, period), positions = self.growth, step.positions
-        periods_N = (positions - positions % period).float() / period  # exact, without the rounding of p / P
-        factors_N = 1 + beta * (1 + periods_N).log()
-        return q_NHd * factors_N[:, None, None].to(q_NHd.dtype)
+        return q_NHd * query_growth(step.positions, *self.growth).to(q_NHd.dtype)
 
     def _mixed(self, q_NHn: Tensor, q_NHp: Tensor, step: Step, selected_NL: Tensor | None) -> Tensor:
         """The attention output of each head [N, H, v]. LoRAs of both matrices are additional rows (`latent_lora`)."""

@@ -66,7 +66,7 @@ def test_its_own_matrices(kind: str, block: int, nested: bool, tmp_path: Path) -
         tensors |= {f"{stem}{part}": array.numpy() for part, array in parts.items()}
         wanted[name] = exact.numpy()
     words = (int8() if kind == "int8" else four_bits(kind, nested=nested)).words
-    job = open_job(None, dict_checkpoint(tensors, CONFIG.to_dict() | {"quantization_config": dict(words)}))
+    job = open_job("llama", dict_checkpoint(tensors, CONFIG.to_dict() | {"quantization_config": dict(words)}))
     assert not check(job).findings
     arrays = materialise(job.plan, job.checkpoint)
     for name, exact in wanted.items():

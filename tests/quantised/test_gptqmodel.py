@@ -100,7 +100,7 @@ def test_its_own_matrices(words: dict[str, Any], tmp_path: Path) -> None:
         parts, exact = packed(values, written)
         tensors |= {f"{name.removesuffix('weight')}{part}": value.numpy() for part, value in parts.items()}
         wanted[name] = exact.numpy()
-    job = open_job(None, dict_checkpoint(tensors, CONFIG.to_dict() | {"quantization_config": written.to_dict()}))
+    job = open_job("llama", dict_checkpoint(tensors, CONFIG.to_dict() | {"quantization_config": written.to_dict()}))
     assert not check(job).findings
     arrays = materialise(job.plan, job.checkpoint)
     assert len(wanted) == 14
