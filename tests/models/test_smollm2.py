@@ -85,12 +85,13 @@ def generated(file: Path, prompt: list[int]) -> list[int]:
 
 
 def test_the_model_runs_from_its_own_blocks(bundle: Path, tmp_path: Path) -> None:
-    """Peak memory of the whole process: a copy in float32 alone would be 538 MB."""
+    """Peak memory of the whole process, 251 MB on some processors: a copy of the blocks would be 97 MB, one in float32
+    538 MB."""
     words = ["run", bundle, "--prompt", PROMPT, "--max-new-tokens", str(COUNT)]
     code, peak, _ = measured(words, tmp_path / "cache")
     print(f"{peak:,} bytes")
     assert code == 0
-    assert peak < 250_000_000
+    assert peak < 270_000_000
 
 
 def test_torch_adds_little_to_what_it_takes_itself(bundle_for_torch: Path) -> None:
