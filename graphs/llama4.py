@@ -21,8 +21,7 @@ from bringup.graphs.layers.mlp import GatedMLP
 from bringup.graphs.layers.moe_experts import Experts
 from bringup.graphs.layers.norm import PlainRMSNorm
 from bringup.graphs.ops.moe_routing import top_experts
-from bringup.graphs.ops.query_growth import query_growth
-from bringup.graphs.ops.rotary import rope
+from bringup.graphs.ops.rotary import query_growth, rope
 from bringup.shown import shown
 
 if TYPE_CHECKING:

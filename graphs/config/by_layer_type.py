@@ -108,9 +108,8 @@ def read_ropes(
         part = copy(fields)  # it shares the findings and the set of read keys
         hidden = ("rope_parameters", "rope_scaling")
         part.raw = {key: value for key, value in fields.raw.items() if key not in hidden} | {"rope_parameters": words}
-        proportional = words.get("rope_type", words.get("type")) == "proportional"
         settings: dict[str, Any] = {"group": f"rope_parameters.{kind}", "theta": ROPES[kind]["rope_theta"]}
-        return part, settings | ({"partial": 1.0} if proportional else {})
+        return part, settings
 
     def ropes(local: RopeConfig, positions: int) -> dict[str, RopeConfig]:
         part, settings = view("full_attention")

@@ -64,9 +64,9 @@ class RopeConfig:
         """Reads `rope_theta` with `rope_scaling` (up to transformers 4) or `rope_parameters` (from 5 on).
 
         `max_positions` are those that the config states. `partial` is the default of a family that supports
-        `partial_rotary_factor`. `theta_key` and `partial_key` are the names of the two outside `rope_parameters`.
-        `absent` are the settings of a config without any. `aliases` are a family's other names for types.
-        `group` is the path of `rope_parameters` in messages, and `elsewhere` has those of its keys that are not in it.
+        `partial_rotary_factor`; `proportional` has it in every family. `theta_key` and `partial_key` are the names of
+        the two outside `rope_parameters`. `absent` are the settings of a config without any. `aliases` are a family's
+        other names for types. `group` is the path of `rope_parameters` in messages, and `elsewhere` has those of its keys that are not in it.
         `further` are keys of the group that the family reads itself.
 
         If two keys contradict each other, the one that transformers obeys is used, and the other is a warning (BU151):
@@ -82,11 +82,11 @@ class RopeConfig:
         inner = Fields(raw, f"{fields.family} rope", at=f"{fields.path('rope_scaling' if older else group)}.")
         inner.elsewhere |= {"head_dim": fields.path("head_dim"), **elsewhere}
         theta = _either(inner, "rope_theta", fields, theta_key, theta)
-        share = 1.0
-        if partial is not None:
-            share = _either(inner, "partial_rotary_factor", fields, partial_key, partial)
         kind = _kind(inner)
         kind = aliases.get(kind, kind)
+        share = 1.0
+        if partial is not None or kind == "proportional":
+            share = _either(inner, "partial_rotary_factor", fields, partial_key, partial or 1.0)
         rope = cls(theta=theta, partial=share, max_positions=max_positions)
         if inner.has_errors:  # theta or the type is a stand-in
             inner.read |= raw.keys()

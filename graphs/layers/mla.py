@@ -17,8 +17,7 @@ from bringup.graphs.layers.norm import RMSNorm
 from bringup.graphs.layers.packed_weight import dense
 from bringup.graphs.ops.kv_cache import write_cache
 from bringup.graphs.ops.latent_attention import latent_attention
-from bringup.graphs.ops.query_growth import query_growth
-from bringup.graphs.ops.rotary import rope
+from bringup.graphs.ops.rotary import query_growth, rope
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -24,3 +24,12 @@ def rope(x_NHK: Tensor, cos_NC: Tensor, sin_NC: Tensor, *, interleaved: bool = F
     parts = (first * cos - second * sin, second * cos + first * sin)
     rotated = torch.stack(parts, dim=-1).flatten(-2) if interleaved else torch.cat(parts, dim=-1)
     return torch.cat((rotated.to(x_NHK.dtype), rest), dim=-1) if rest.shape[-1] else rotated.to(x_NHK.dtype)
+
+
+def query_growth(positions_N: Tensor, factor: float, period: int) -> Tensor:
+    """1 + factor · log(1 + ⌊position / period⌋), float32 [N, 1, 1]: what the queries of a token are multiplied by.
+
+    Scores of long contexts then stay as far apart as those of short ones (Nakanishi 2025, arXiv 2501.19399).
+    """
+    periods_N = (positions_N - positions_N % period).float() / period  # exact, unlike the quotient of floats
+    return (1 + factor * (1 + periods_N).log())[:, None, None]

@@ -18,6 +18,8 @@ LONGROPE = {
 TYPES: dict[str, dict[str, Any]] = {
     "default": {"rope_type": "default", "rope_theta": 5e5},
     "linear": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.5},
+    "proportional": {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+    "proportional-factor": {"rope_type": "proportional", "rope_theta": 1e4, "factor": 2.0},
     "dynamic": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0},
     "llama3": {
         "rope_type": "llama3",

@@ -32,7 +32,7 @@ def theirs(words: dict[str, Any], first: int, count: int, total: int, **more: An
 
 def test_every_type_is_among_these() -> None:
     assert {words["rope_type"] for words in TYPES.values()} == set(KINDS)
-    assert set(KINDS) == set(ROPE_INIT_FUNCTIONS) - {"proportional"} | {"default"}
+    assert set(KINDS) == set(ROPE_INIT_FUNCTIONS) | {"default"}
 
 
 @pytest.mark.parametrize("total", [5, 23, 24, 25, 95, 96, 97, 200])
@@ -58,7 +58,7 @@ def test_a_part_of_the_channels(name: str, share: float) -> None:
     raw = {"max_position_embeddings": STATED, "rope_parameters": TYPES[name] | {"partial_rotary_factor": share}}
     rope = read_rope(raw, D, partial=1.0)
     d = rope.channels(D)
-    assert d == int(D * share)
+    assert d == (D if rope.kind == "proportional" else int(D * share))
     if name == "default":
         frequencies, scale = 5e5 ** -(np.arange(0, d, 2) / d), 1.0
     else:

@@ -227,7 +227,7 @@ ROPES: list[tuple[str, object]] = [
     ("BU121", {"rope_type": "linear", "factor": float("nan")}),
     ("BU121", {"rope_type": "linear", "factor": -1.0}),
     ("BU120", {"rope_type": "linear", "factor": 2.0, **{f"x{n}": [[[[[n]]]]] for n in range(10_000)}}),
-    ("BU121", {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0,
+    ("BU121", {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 2.0,
                "original_max_position_embeddings": 64}),
     ("BU121", {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                "original_max_position_embeddings": -64}),

@@ -131,7 +131,7 @@ MISTRAL = {"model_type": "mistral"}
     ("code", "key", "changes"),
     [
         ("BU122", "rope_type", {"rope_parameters": ROPE | {"rope_type": "spiral", "factor": 4.0}}),
-        ("BU122", "rope_type", {"rope_parameters": None, "rope_scaling": {"type": "proportional", "factor": 2.0}}),
+        ("BU122", "rope_type", {"rope_parameters": None, "rope_scaling": {"type": "spiral", "factor": 2.0}}),
         ("BU121", "low_freq_factor", {"rope_parameters": {k: v for k, v in LLAMA3.items() if k[0] != "l"}}),
         ("BU121", "factor", {"rope_parameters": ROPE | {"rope_type": "linear"}}),
         ("BU120", "partial_rotary_factor", {"rope_parameters": ROPE | {"partial_rotary_factor": 0.5}}),
