@@ -49,7 +49,8 @@ def gating(hyper: Hyperparameters) -> int:
     return hyper.values.get("expert_gating_func") or SOFTMAX
 
 
-def table(config: DeepseekConfig) -> Adapter:
+def table(config: DeepseekConfig, *, fused: bool = False) -> Adapter:
+    """`fused` is that of `add_experts`."""
     h, n, v = config.num_heads, config.plain_dim, config.value_dim
     gguf = without_layers(config)
     layer = "model.layers.{L}."
@@ -61,7 +62,7 @@ def table(config: DeepseekConfig) -> Adapter:
         newer = S(f"blk.{{L}}.attn_{x}_b.weight", axes).mv(f"{axes} -> (h {axis}) c")
         gguf[f"{layer}self_attn.{x}_b_proj.weight"] = either(newer, part.mv(f"h {axis} c -> (h {axis}) c"))
     add_mlp(gguf)
-    add_experts(gguf)
+    add_experts(gguf, fused=fused)
     gguf[layer + "mlp.gate.e_score_correction_bias"] = S("blk.{L}.exp_probs_b.bias")
     gguf[layer + "mlp.shared_experts.{x:gate|up|down}_proj.weight"] = S("blk.{L}.ffn_{x}_shexp.weight")
     drop_draft(gguf, config.layers.stop)

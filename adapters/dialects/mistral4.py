@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bringup.adapters.algebra.expr import S
 from bringup.adapters.dialects import deepseek
 from bringup.adapters.dialects.dialect import Dialect
-from bringup.adapters.planning.adapter import Adapter, either
+from bringup.adapters.planning.adapter import Adapter
 from bringup.graphs.mistral4 import ROPE, Mistral4Config
 
 if TYPE_CHECKING:
@@ -22,12 +21,7 @@ BETA = "llama_4_scaling_beta"
 
 
 def table(config: Mistral4Config) -> Adapter:
-    gguf = deepseek.table(config)
-    pair = S("blk.{L}.ffn_gate_up_exps.weight", "e (t f) m", t=2).mv("e (t f) m -> t e f m", t=2)
-    for index, x in enumerate(("gate", "up")):
-        each = S(f"blk.{{L}}.ffn_{x}_exps.weight", "e f m")
-        gguf[f"model.layers.{{L}}.mlp.experts.{x}_proj"] = either(pair.at("t", index), each)
-    return gguf
+    return deepseek.table(config, fused=True)
 
 
 def derived(hyper: Hyperparameters) -> dict[str, Any]:

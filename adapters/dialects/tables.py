@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bringup.adapters.algebra.expr import Expr, S
-from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.planning.adapter import Adapter, either, tied
 
 if TYPE_CHECKING:
     from bringup.adapters.checkpoints.gguf_config import Hyperparameters
@@ -44,11 +44,15 @@ def add_mlp(gguf: Adapter) -> None:
     gguf[LAYER + "mlp.{x:gate|up|down}_proj.{p:weight|bias}"] = S("blk.{L}.ffn_{x}.{p}")
 
 
-def add_experts(gguf: Adapter) -> None:
-    """Adds the rules of a router, and of experts that have one tensor for each matrix."""
+def add_experts(gguf: Adapter, *, fused: bool = False) -> None:
+    """Adds the rules of a router, and of experts that have one tensor for each matrix. `fused`: files may also have one
+    tensor for gate and up, one after the other."""
     gguf[LAYER + "mlp.gate.weight"] = S("blk.{L}.ffn_gate_inp.weight")
+    pair = S("blk.{L}.ffn_gate_up_exps.weight", "e (t f) m", t=2).mv("e (t f) m -> t e f m", t=2)
+    whole = {"gate": pair.at("t", 0), "up": pair.at("t", 1)} if fused else {}
     for x, axes in (("gate", "e f m"), ("up", "e f m"), ("down", "e m f")):
-        gguf[f"{LAYER}mlp.experts.{x}_proj"] = S(f"blk.{{L}}.ffn_{x}_exps.weight", axes)
+        each = S(f"blk.{{L}}.ffn_{x}_exps.weight", axes)
+        gguf[f"{LAYER}mlp.experts.{x}_proj"] = either(whole[x], each) if x in whole else each
 
 
 def attention_bias(hyper: Hyperparameters) -> dict[str, Any]:
