@@ -66,8 +66,8 @@ class RopeConfig:
         `max_positions` are those that the config states. `partial` is the default of a family that supports
         `partial_rotary_factor`; `proportional` has it in every family. `theta_key` and `partial_key` are the names of
         the two outside `rope_parameters`. `absent` are the settings of a config without any. `aliases` are a family's
-        other names for types. `group` is the path of `rope_parameters` in messages, and `elsewhere` has those of its keys that are not in it.
-        `further` are keys of the group that the family reads itself.
+        other names for types. `group` is the path of `rope_parameters` in messages, and `elsewhere` has those of its
+        keys that are not in it. `further` are keys of the group that the family reads itself.
 
         If two keys contradict each other, the one that transformers obeys is used, and the other is a warning (BU151):
         `rope_scaling` precedes `rope_parameters`, a key in the group precedes the same key outside of it, and
