@@ -50,8 +50,8 @@ def no_rule(trial: Trial) -> None:
     fp8(trial)
     source = (ROOT / "adapters/deepseek.py").read_text("utf-8")
     trial.adapter = source + '\n\ndef adapter(config):\n    return table("deepseek_v3", config)\n'
-    experts = "{target}experts.{x}_proj"
-    trial.edit_adapter(f'        deepseek[f"{experts}"] = stack(expert, over="E", n=config.routing.experts)\n', "")
+    rule = '        deepseek[f"{target}experts.{x}_proj"] = either(whole[x], each) if fused else each\n'
+    trial.edit_adapter(rule, "")
 
 
 def without_experts(trial: Trial) -> None:
