@@ -77,6 +77,18 @@ def quant_linear(x: Tensor, bias: Tensor | None, weight: Quantised) -> Tensor:
     return joined(parts, bias)
 
 
+def marked_keys(positions_NK: Tensor, length: int) -> Tensor:
+    """By comparisons: IREE 3.13 scatters wrongly if several elements of a row are the same position."""
+    import torch
+
+    return (positions_NK[:, :, None] == torch.arange(length)).any(1)
+
+
 IMPLEMENTATIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
-    {"row_attention": row_attention, "latent_attention": cheaper_form, "quant_linear": quant_linear}
+    {
+        "row_attention": row_attention,
+        "latent_attention": cheaper_form,
+        "quant_linear": quant_linear,
+        "marked_keys": marked_keys,
+    }
 )

@@ -71,6 +71,5 @@ def marked_keys(positions_NK: Tensor, length: int) -> Tensor:
     without keys after a query's position."""
     import torch
 
-    zeros_NL = (torch.arange(length) * 0.0)[None].expand(positions_NK.shape[0], -1)  # IREE cannot lower `zeros`
-    is_key_NK = positions_NK < length
-    return zeros_NL.scatter_add(1, positions_NK.clamp(max=length - 1), is_key_NK.float()) > 0
+    marks = torch.zeros(positions_NK.shape[0], length + 1, dtype=torch.bool)
+    return marks.scatter(1, positions_NK, True)[:, :length]
