@@ -1,7 +1,7 @@
 """Gemma 4's text models: Gemma 3 with wider heads in layers with full attention, and values that have a norm.
 
-Some models have experts beside the MLP, embeddings of tokens for each layer, or layers that attend to the keys and
-values of an earlier one. config.json has the text model's keys under `text_config`, or is that of the text model alone.
+Some models have experts in parallel with the MLP, embeddings of tokens for each layer, or layers that attend to the
+keys and values of an earlier one. config.json has the text model's keys under `text_config`, or is the text model's.
 Names and formulas: transformers' modeling_gemma4.py. N tokens of the step · m hidden · p channels of a layer's input
 """
 
@@ -190,7 +190,7 @@ class LayerInput(Module):
 
 
 class Gemma4Layer(Module):
-    """Attention, then an MLP with experts beside it, each between two norms; then the layer's own input."""
+    """Attention, then an MLP and experts in parallel, each between two norms; then the layer's own input."""
 
     def __init__(self, config: Gemma4Config, index: int, of: KVCache | None) -> None:
         super().__init__()
