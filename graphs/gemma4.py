@@ -37,7 +37,7 @@ OTHER_INPUTS = frozenset(
     """
     vision_config audio_config image_token_id video_token_id audio_token_id boi_token_id eoi_token_id boa_token_id
     eoa_token_id eoa_token_index vision_soft_tokens_per_image
-    """.split()  # noqa: SIM905
+    """.split()  # noqa: SIM905  as a list literal it would be 11 lines
 )
 
 

@@ -65,7 +65,8 @@ def test_a_bundle_with_the_name_of_a_model(checkpoint: str, tmp_path: Path, monk
     bringup.build(job, out=tmp_path / "gpt2", target="torch", max_seq_len=64)
     monkeypatch.chdir(tmp_path)
     assert bringup.verify_ranks(Path("gpt2"), parallel=Parallel(tp=2)).model == "llama"
-    assert "of model." in run("./gpt2", "--tp", "2").stdout
+    # rounding decides which module has the largest difference: another one on another processor
+    assert re.search(r"of model\.(layers\.\d|norm)", run("./gpt2", "--tp", "2").stdout)
 
 
 @pytest.mark.parametrize(
