@@ -267,10 +267,16 @@ def _loaded(checkpoint: Checkpoint, config: Mapping[str, Any], **options: Any) -
 
 
 def _sees(config: Mapping[str, Any]) -> bool:
-    """Whether it is the config of a model of text and images that transformers does not load as a model of text."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    """Whether transformers lists it among models of text and images only; Mistral 4's model of text is there too."""
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as OF_TEXT,
+    )
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as OF_BOTH,
+    )
 
-    return "text_config" in config and config.get("model_type") not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    kind = config.get("model_type")
+    return kind in OF_BOTH and kind not in OF_TEXT
 
 
 def _unknown(config: Mapping[str, Any], why: str) -> BringupError:
