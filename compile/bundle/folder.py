@@ -25,7 +25,7 @@ from bringup.system.new_files import make_folder
 from bringup.system.os_errors import reason, refusals, unwritable
 from bringup.system.signals import signals_deferred
 
-SCHEMA = 8
+SCHEMA = 9
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
 TOKENIZER = "tokenizer"

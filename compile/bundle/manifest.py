@@ -26,7 +26,7 @@ VALUE = {"shape": [int], "dtype": str}
 TENSOR = {"name": str, "shape": [int], "dtype": str}
 STATE = TENSOR | {"kind": str}
 FUNCTION = {"name": str, "weights": [str], "states": [str], "values": [VALUE], "results": [VALUE], "updates": [str]}
-CALL = {"function": str, "prefix": str, "inputs": [int]}
+CALL = {"function": str, "prefix": str, "inputs": [int], "borrowed": {"*": str}}
 ENTRY = {
     "name": str,
     "num_tokens": int,
