@@ -268,15 +268,10 @@ def _loaded(checkpoint: Checkpoint, config: Mapping[str, Any], **options: Any) -
 
 def _sees(config: Mapping[str, Any]) -> bool:
     """Whether transformers lists it among models of text and images only; Mistral 4's model of text is there too."""
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as OF_TEXT,
-    )
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as OF_BOTH,
-    )
+    from transformers.models.auto import modeling_auto as known
 
-    kind = config.get("model_type")
-    return kind in OF_BOTH and kind not in OF_TEXT
+    kind, of_both = config.get("model_type"), known.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+    return kind in of_both and kind not in known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 
 def _unknown(config: Mapping[str, Any], why: str) -> BringupError:
