@@ -217,8 +217,7 @@ def known_config(config: Mapping[str, Any]) -> Any:
             read = transformers.AutoConfig.from_pretrained(folder)
         except (ValueError, KeyError, StrictDataclassError) as error:
             raise _unknown(config, _first_line(error)) from error
-    of_text, of_both = transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-    if type(read) not in (of_both if _sees(config) else of_text):
+    if not _sees(config) and type(read) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
         raise _unknown(config, f"`{read.model_type}` is not a causal language model there")
     return read
 
@@ -270,8 +269,8 @@ def _sees(config: Mapping[str, Any]) -> bool:
     """Whether transformers lists it among models of text and images only; Mistral 4's model of text is there too."""
     from transformers.models.auto import modeling_auto as known
 
-    kind, of_both = config.get("model_type"), known.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
-    return kind in of_both and kind not in known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    both = known.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.keys()
+    return config.get("model_type") in both - known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys()
 
 
 def _unknown(config: Mapping[str, Any], why: str) -> BringupError:
