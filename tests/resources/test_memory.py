@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -20,27 +21,38 @@ from tests.resources.compiles import TINY, names, temporary
 MIDDLING = TINY | {"n_layer": 4, "n_head": 16, "n_embd": 1024, "n_positions": 64, "vocab_size": 12_000}  # 250 MB
 SILLY = 0.4  # a bound of which less than this share is used says nothing
 
-# Runs the command line, then prints the peak of this process and the largest of its children, in bytes.
-MEASURED = """
-import json, resource, sys
-from bringup.cli.main import main
-try:
-    main()
-except SystemExit as end:
-    status = dict(line.split(":") for line in open("/proc/self/status") if line.startswith("VmHWM"))
-    own = int(status["VmHWM"].split()[0])  # ru_maxrss would begin with what the process had before exec
-    of_children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    print(json.dumps([end.code, own * 1024, of_children * 1024]))
-"""
+POLL = 0.005  # seconds
 
 
 def measured(words: list[str | Path], cache: Path) -> list[int]:
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURED, *words], env={"XDG_CACHE_HOME": str(cache), "PATH": "/usr/bin:/bin"},
-        capture_output=True, text=True, check=False,
+    """The exit code, the peak memory of this command line, and that of its largest child process, in bytes."""
+    done = subprocess.Popen(
+        [sys.executable, "-m", "bringup", *words], env={"XDG_CACHE_HOME": str(cache), "PATH": "/usr/bin:/bin"},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    peaks = {done.pid: 0}
+    while done.poll() is None:
+        for process in (done.pid, *children(done.pid)):
+            peaks[process] = peak(process) or peaks.get(process, 0)
+        time.sleep(POLL)
+    return [done.returncode, peaks.pop(done.pid), max(peaks.values(), default=0)]
+
+
+def children(process: int) -> list[int]:
+    try:
+        tasks = list(Path(f"/proc/{process}/task").iterdir())
+        return [int(word) for task in tasks for word in (task / "children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []  # a process or a thread that has ended
+
+
+def peak(process: int) -> int:
+    """Bytes since its last exec; 0 if it has ended. `ru_maxrss` would begin with what it shared with its parent."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), 0)
 
 
 @pytest.mark.parametrize(
