@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 from bringup.system.gc_pause import gc_paused
+from tests import fewer_cases
 
 ROOT = Path(__file__).parent
 # No test depends on the time that a busy machine needs for an example.
@@ -148,9 +149,13 @@ def pytest_collection() -> Generator[None, object, object]:
     return collected
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, object, object]:
+    """Marks tests before they are selected by their marks, and sorts those that are selected."""
+    fewer_cases.mark_the_others(items, ROOT)
+    result = yield
     items.sort(key=lambda item: _place(item.path.relative_to(ROOT).as_posix()))
+    return result
 
 
 def _place(file: str) -> int:

@@ -142,6 +142,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_logits_are_those_of_transformers(mixed: Path, tmp_path: Path) -> None:
     """From the same file, by transformers' own reader of each type."""
     transformers.utils.logging.disable_progress_bar()

@@ -112,6 +112,7 @@ def test_shapes_without_room(bundle: Path) -> None:
     assert bench(bundle, "--input", "0").exit_code == 2
 
 
+@pytest.mark.slow
 def test_a_model_with_a_short_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shapes that the model's positions do not hold are left out, unless an option requests them or none is left."""
     source = job_of("gpt2", tmp_path).checkpoint.source

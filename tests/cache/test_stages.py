@@ -78,6 +78,7 @@ def test_an_edit_gives_what_an_empty_cache_gives(edited, edit):
     assert found(output) == cached, output
 
 
+@pytest.mark.slow
 def test_nothing_is_traced_twice_and_torch_is_not_imported(edited):
     (edited.folder / "torch.py").write_text("raise SystemExit('torch was imported')")
     output = edited.compile_alone("--target", "iree-cpu", "--emit", "mlir", "-o", "again.mlir", cache="copy")

@@ -138,6 +138,7 @@ def test_same_size_within_a_second(start: Start, small: Path, tmp_path: Path) ->
     assert lines == ["gpt2: 41 parameters, 44 tensors, 40 read, 4 dropped — fits"]
 
 
+@pytest.mark.slow
 def test_the_checkpoint_and_its_config(start: Start, small: Path, tmp_path: Path) -> None:
     watch = start("--checkpoint", small)
     watch.report()

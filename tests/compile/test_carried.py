@@ -96,7 +96,8 @@ def job_of(checkpoint: Path, graph: type[Llama]) -> Job:
     return replace(job, graph=graph(job.graph.config, job.graph.dtype))
 
 
-@pytest.mark.parametrize("target", ["torch", pytest.param("cpu", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["torch", "cpu"])
 def test_logits_and_hidden_states_are_those_of_transformers(checkpoint: Path, target: str, tmp_path: Path) -> None:
     tokens = parity.random_tokens(TOKENS, VOCABULARY)
     with torch.no_grad():

@@ -105,6 +105,7 @@ write_parity(Path(sys.argv[1]), parity(4), Silent())
 )
 
 
+@pytest.mark.slow
 def test_a_kill_in_the_middle_leaves_the_old_result(checkpoint: Path, bundle: Path) -> None:
     write_parity(bundle, parity(3), Silent())
     done = subprocess.run([sys.executable, "-c", KILLED, str(bundle)], check=False)

@@ -21,7 +21,8 @@ ROPES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["dynamic", pytest.param("longrope", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ROPES)
 def test_a_sequence_past_what_was_trained_is_no_fault(kind: str, tmp_path: Path) -> None:
     positions = TRAINED if kind == "dynamic" else 3 * TRAINED
     config = LlamaConfig(

@@ -90,10 +90,12 @@ def begins_anew(before: str, after: str, tmp_path: Path, change: Callable[[], ob
     assert same_bytes(out, whole)
 
 
+@pytest.mark.slow
 def test_other_values_begin_anew(llama: Path, tmp_path: Path) -> None:
     begins_anew(opening(llama), opening(llama), tmp_path, lambda: save(llama, seed=1))
 
 
+@pytest.mark.slow
 def test_another_dtype_begins_anew(llama: Path, tmp_path: Path) -> None:
     begins_anew(opening(llama), opening(llama, dtype="bfloat16"), tmp_path)
 
@@ -118,12 +120,14 @@ def test_the_same_adapter_goes_on(llama: Path, tmp_path: Path) -> None:
     assert same_bytes(out, tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_dict_begins_anew(llama: Path, tmp_path: Path) -> None:
     """Nothing says whether its values are those of an earlier process."""
     job = in_memory(llama, "dict_checkpoint({tensors}, {config})")
     begins_anew(job, job, tmp_path, lambda: save(llama, seed=1))
 
 
+@pytest.mark.slow
 def test_another_seed_begins_anew(llama: Path, tmp_path: Path) -> None:
     words = "dummy_checkpoint(dict_checkpoint({tensors}, {config}).headers, {config}, seed=%d)"
     begins_anew(in_memory(llama, words.replace("%d", "1")), in_memory(llama, words.replace("%d", "2")), tmp_path)

@@ -70,6 +70,7 @@ def test_a_kernel_of_the_same_name_has_its_own_bytes():
     assert compile_kernels([other], "sm_90", None) == {other: found[1]}
 
 
+@pytest.mark.slow
 def test_a_process_that_is_stopped_while_it_writes_resumes(monkeypatch):
     """Ctrl-Z and `fg`, with PYTHONUNBUFFERED, in a line that is longer than a pipe holds."""
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")

@@ -95,9 +95,8 @@ def test_experts_in_many_tensors_are_those_in_one(tmp_path: Path) -> None:
     assert all(np.array_equal(apart[name], whole[name]) for name in whole)
 
 
-@pytest.mark.parametrize(
-    "target", ["torch", *(pytest.param(name, marks=pytest.mark.slow) for name in ("schedule", "cpu", "iree-cpu"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["torch", "schedule", "cpu", "iree-cpu"])
 def test_chunks_in_rings(target: str, tmp_path: Path) -> None:
     """A ring of 64 rows, which a prompt in parts and the tokens after it fill more than twice."""
     folder = parity.save_checkpoint(CASES[SOME], tmp_path / "checkpoint")

@@ -33,23 +33,23 @@ DTYPE = "bfloat16"
 # They take hidden states: `verify` has none, their logits are compared here.
 DRAFTS = ("deepseek_mtp", "eagle3", "qwen3_mtp")
 BOTH = {"llama": "smollm2-tied", "deepseek_v3": "groups-yarn"}  # by `torch` and for `iree-cpu` as well
-FAST = "llama"  # in `make test`
 
 
 def module_of(name: str) -> ModuleType:
     return import_module(f"tests.models.test_{name}")
 
 
-def cases() -> Iterator[Any]:
+def cases() -> Iterator[tuple[str, str, str]]:
     """A configuration of the families with different operations for `cpu`, some by other targets."""
     for name in (each.name for each in FAMILIES if each.name not in family.SAME_OPERATIONS):
         case = BOTH.get(name) or next(iter(module_of(name).CASES))
-        yield pytest.param(name, case, "cpu", marks=pytest.mark.slow)
+        yield name, case, "cpu"
     for name, case in BOTH.items():
-        yield pytest.param(name, case, "torch", marks=() if name == FAST else pytest.mark.slow)
-        yield pytest.param(name, case, "iree-cpu", marks=pytest.mark.slow)
+        yield name, case, "torch"
+        yield name, case, "iree-cpu"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "case", "target"), list(cases()))
 def test_a_sound_model_agrees(
     name: str, case: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property

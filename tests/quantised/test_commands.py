@@ -115,6 +115,7 @@ def test_a_reference_that_does_not_know_the_method(tmp_path: Path) -> None:
     assert error.endswith("it does not know the quantisation method `modelopt`")
 
 
+@pytest.mark.slow
 def test_a_reference_that_ignores_scales(tmp_path: Path) -> None:
     """transformers loads the codes without their scales, and warns: numbers that prove nothing."""
     error, help = refused("verify", "--checkpoint", write("llama", PUBLISHED["fp8-tensor"], tmp_path)[0])

@@ -205,6 +205,7 @@ def test_verify(form: str, target: str, executor: str | None, llama: Path, tmp_p
     assert min(rounded) > 1e-2
 
 
+@pytest.mark.slow
 def test_bisect_of_a_schedule(llama: Path) -> None:
     """Its target has an option whose default is an empty text."""
     words = ["verify", "--checkpoint", str(llama), "--target", "schedule", "--bisect", "--max-seq-len", "64"]

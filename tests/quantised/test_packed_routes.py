@@ -85,6 +85,7 @@ def test_the_bytes_of_ranks(jobs: dict[str, Job]) -> None:
         assert json.loads(done.output)["stored_bytes_per_rank"] == [each] * tp
 
 
+@pytest.mark.slow
 def test_a_bundle_on_torch(jobs: dict[str, Job], tmp_path: Path) -> None:
     """What was asked for is in the manifest; the dry run says the bytes; `export` gives the checkpoint back."""
     job = jobs["mixtral"]

@@ -37,15 +37,10 @@ def compiled(tmp_path, monkeypatch, checkpoints) -> Compile:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "step"),
-    [
-        pytest.param(errno.ENOSPC, 1, marks=pytest.mark.slow),
-        pytest.param(errno.ENOSPC, 6, marks=pytest.mark.slow),
-        pytest.param(errno.EDQUOT, 13, marks=pytest.mark.slow),
-        pytest.param(errno.EROFS, 13, marks=pytest.mark.slow),
-        (errno.EIO, 20),
-    ],
+    [(errno.ENOSPC, 1), (errno.ENOSPC, 6), (errno.EDQUOT, 13), (errno.EROFS, 13), (errno.EIO, 20)],
 )
 def test_every_write_fails(compiled, checkpoints, tmp_path, capsys, code, step):
     """Every one, or one in `step` of them."""
@@ -133,6 +128,7 @@ def test_room_is_reserved_before_writing(small_disk, nursery, checkpoints):
     assert names(small_disk) == ["filler"]
 
 
+@pytest.mark.slow
 def test_a_limit_on_file_sizes(nursery, checkpoints, tmp_path):
     """`ulimit -f`: the kernel sends SIGXFSZ, which Python ignores, and the write fails with EFBIG."""
     (tmp_path / "o").mkdir()

@@ -55,11 +55,10 @@ def peak(process: int) -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("source", "target"),
-    [("file", "torch"), pytest.param("dummy", "torch", marks=pytest.mark.slow),
-     *(pytest.param("file", target, marks=pytest.mark.slow) for target in ("cpu", "iree-cpu"))],
-)  # fmt: skip
+    ("source", "target"), [("file", "torch"), ("dummy", "torch"), ("file", "cpu"), ("file", "iree-cpu")]
+)
 def test_dry_run_states_the_peak_memory(tmp_path, source, target):
     (tmp_path / "config.json").write_text(json.dumps(MIDDLING))
     job = open_job("gpt2", "dummy", config=str(tmp_path / "config.json"))

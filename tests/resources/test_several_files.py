@@ -21,7 +21,6 @@ COMMANDS = {
     "verify": ["--max-seq-len", "64", "--save", "{}/files"],
 }
 FOLDER = "/files"
-SLOW = pytest.mark.slow  # a compile for each write that fails
 
 
 def run(command: str, checkpoint: Path, out: Path) -> int:
@@ -37,7 +36,8 @@ def of_files(found: Fault) -> list[int]:
     return sorted({numbers[0], numbers[len(numbers) // 2], numbers[-1]})
 
 
-@pytest.mark.parametrize("command", [name if name == "init" else pytest.param(name, marks=SLOW) for name in COMMANDS])
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
 def test_all_files_or_none(command, checkpoints, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     source = save("helium", tmp_path / "helium") if command == "init" else checkpoints[0]

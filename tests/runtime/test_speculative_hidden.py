@@ -108,6 +108,7 @@ def test_proposals_on_a_cpu(checkpoint: Path, tmp_path: Path, monkeypatch: pytes
     assert_expected(Speculative(bringup.load(main), bringup.load(draft), K), checkpoint, monkeypatch)
 
 
+@pytest.mark.slow
 def test_one_token_a_step_is_the_default(main: Path, draft: Path) -> None:
     pair = Speculative(bringup.load(main), bringup.load(draft))
     assert pair.draft_tokens == 1
@@ -126,6 +127,7 @@ def test_the_context_of_the_draft_ends_first(checkpoint: Path, main: Path, tmp_p
     assert 0 < pair.stats.proposed < 20
 
 
+@pytest.mark.slow
 def test_outputs_that_a_bundle_lacks(checkpoint: Path, main: Path, draft: Path, tmp_path: Path) -> None:
     without = bringup.load(compiled(checkpoint, tmp_path / "main", "torch", None, draft_tokens=K))
     with pytest.raises(BringupError, match=rf"BU049.*no output `hidden.{LAYERS}`.*\n.*--aux-hidden {LAYERS}$"):

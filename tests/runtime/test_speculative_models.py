@@ -184,6 +184,7 @@ def test_options_that_do_not_fit() -> None:
         assert "--draft-tokens needs --draft BUNDLE" in result.stderr
 
 
+@pytest.mark.slow
 def test_bundles_that_do_not_fit(compiled: Compiled, tmp_path: Path) -> None:
     with pytest.raises(BringupError, match=r"BU024.*draft_tokens"):
         compiled("llama", "torch", draft_tokens=-1)

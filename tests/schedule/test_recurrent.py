@@ -26,6 +26,7 @@ def launch_of(schedule: Schedule, entry: str, name: str) -> Launch:
     return next(launch for launch in schedule.launches(entry) if launch.group.name == name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("entry", "tokens", "sequences"), [("decode_4", 4, 4), ("prefill_32_4", 32, 4), ("prefill_32", 32, 1)]
 )
@@ -52,6 +53,7 @@ def test_the_launches_of_a_layer(schedule: Schedule) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_bytes_and_operations_of_a_state_space(tmp_path: Path) -> None:
     settings = {"max_seq_len": s.CONTEXT, "max_batch_size": 2, "buckets": (PREFILL,)}
     schedule = schedule_of(build(s.job(), out=tmp_path / "b", target="schedule", **settings))

@@ -242,6 +242,7 @@ def test_slots_in_a_part_of_memory(base: Base, bundle: Path) -> None:
     assert result.exit_code == 1
 
 
+@pytest.mark.slow
 def test_sigterm_loses_no_accepted_request(process, single):
     """More are accepted than run at a time when it comes: all are answered in full, and later ones hear 503."""
     cases = [*single] * 3

@@ -127,6 +127,7 @@ def test_the_command_prints_a_table(gpu_bundle, rows, monkeypatch, capsys) -> No
     assert "attention_decode" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_wrong_kernel_and_a_wrong_draw_are_found(gpu_bundle, tmp_path) -> None:
     """A call with a residual that starts 4 bytes late; the kernel that draws, with two of a step's fields exchanged."""
     folder = shutil.copytree(gpu_bundle, tmp_path / "wrong")

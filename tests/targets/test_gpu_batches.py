@@ -33,6 +33,7 @@ def answers_of(batch: Batch) -> tuple[list[list[int]], list[int]]:
     return list(found.values()), ended
 
 
+@pytest.mark.slow
 def test_tokens_are_those_of_single_runs(batch_bundle: Path) -> None:
     """Of the launches by torch, one request after the other. Blocks run out, so that requests begin again."""
     alone, wanted = load(batch_bundle, "reference"), list[list[int]]()

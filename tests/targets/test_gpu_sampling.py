@@ -220,6 +220,7 @@ def answers_of(batch: Batch) -> dict[int, list[int]]:
     return answers
 
 
+@pytest.mark.slow
 def test_tokens_of_a_batch(batch_bundle) -> None:
     """Greedy and random requests in one step, which end one after the other."""
     batch, wanted = load_batch(batch_bundle, "emulate"), load_batch(batch_bundle, "reference")

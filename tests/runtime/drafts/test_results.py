@@ -30,7 +30,7 @@ def events_of(batch: Batch, *requests: Request) -> list[list[Event]]:
     return [found[each] for each in ids]
 
 
-@pytest.mark.parametrize("period", [0, 1])
+@pytest.mark.parametrize("period", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_second_token_has_the_distribution_of_the_main_model(period: int) -> None:
     """With a draft of the same logits, and of others; four requests at a time, of different settings."""
     batch, rounds = drafted(period=period, most=1), 1500

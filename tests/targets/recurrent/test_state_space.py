@@ -18,9 +18,8 @@ CHUNKED = 2 * PROMPT + 11  # tokens of a prompt of three chunks, the last of the
 EXECUTORS = {"torch": (None,), "cpu": (None, "reference"), "iree-cpu": (None,)}
 
 
-@pytest.mark.parametrize(
-    "target", [name if name == "cpu" else pytest.param(name, marks=pytest.mark.slow) for name in EXECUTORS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("target", EXECUTORS)
 def test_logits(target: str, tmp_path: Path) -> None:
     """A prompt in chunks, then decode; then four sequences at once, in a packed prefill and in decode."""
     settings = {"max_seq_len": state_spaces.CONTEXT, "max_batch_size": BATCH, "buckets": (PROMPT,), "all_logits": True}
