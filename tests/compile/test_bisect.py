@@ -52,15 +52,12 @@ DECOMPOSED = {
     "nan-in-decode": Fault(
         "decode.layer", "aten.softmax.int", "attention(", times(float("nan")), "decode", "model.layers.0"
     ),
-    "decode": Fault("decode.layer1", "aten.rsqrt.default", "rms_norm(", times(1.01), "decode", "model.layers.1"),
 }
-DTYPES = ("float32", "bfloat16")
 CASES = [
     ("cpu", "prologue", "bfloat16"),
     *[
         pytest.param(target, name, dtype, marks=slow)
         for target, name, dtype in (
-            ("cpu", "one-layer", "float32"),
             ("cpu", "one-layer", "bfloat16"),
             ("cpu", "prologue", "float32"),
             ("cpu", "epilogue", "bfloat16"),
@@ -69,7 +66,6 @@ CASES = [
             ("cpu", "decode", "bfloat16"),
             ("iree-cpu", "left-for-the-next-step", "float32"),
             ("iree-cpu", "nan-in-decode", "bfloat16"),
-            ("iree-cpu", "decode", "bfloat16"),
         )
     ],
 ]
@@ -124,10 +120,9 @@ def test_an_operation_that_is_wrong_only_together_with_others(tmp_path: Path, mo
 
 
 @slow
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_bundle_of_another_program(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bundle_of_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What made the bundle is wrong no more: nothing departs when it is compiled again."""
-    checkpoint = saved(tmp_path / "model", dtype)
+    checkpoint = saved(tmp_path / "model", "float32")
     with monkeypatch.context() as patch:
         plant(patch, "layer1", MUL, MLP, times(1.01))
         session = compiled(job(checkpoint), tmp_path / "b")

@@ -34,6 +34,7 @@ NEEDS_POSITIONS = ("bamba",)  # transformers 5.24 counts positions from 0 in eac
 SAME_OPERATIONS = {
     "bamba": "granitemoehybrid",
     "deepseek_v2": "deepseek_v3",
+    "deepseek_v32": "glm_moe_dsa",
     "exaone": "llama",
     "glm4_moe": "deepseek_v3",
     "internlm": "llama",
