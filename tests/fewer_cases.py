@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-FOLDERS = ("convert", "draft", "flagships", "kernels", "llvm", "quantised")
+FOLDERS = (
+    "adapters", "check", "cli", "codes", "convert", "draft", "flagships", "hostile", "kernels", "llvm", "quantised",
+)  # fmt: skip
 FEW = 4  # cases of a test, the first and the last among them
 
 

@@ -168,6 +168,7 @@ def test_rules_of_parameters_that_a_graph_lacks(llama: Job) -> None:
     assert not [name for name in entries if "k_proj.weight" in name or "v_proj.weight" in name or "qx" in name]
 
 
+@pytest.mark.slow
 def test_an_axis_of_one(llama: Job) -> None:
     """It has any stride: a matrix of one row that is transposed is no box of its buffer."""
     narrow = open_job("llama", "dummy", config=LLAMA | {"intermediate_size": 1})

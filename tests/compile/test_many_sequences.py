@@ -120,7 +120,7 @@ def far(ours: np.ndarray, wanted: np.ndarray) -> float:
 
 def cases(fast: str) -> list[object]:
     """Each case on `cpu`, all slow; that of one name on `torch`."""
-    return [(fast, "torch"), *(pytest.param(name, "cpu", marks=pytest.mark.slow) for name in CASES)]
+    return [pytest.param(fast, "torch"), *(pytest.param(name, "cpu", marks=pytest.mark.slow) for name in CASES)]
 
 
 def job_of(name: str, folder: Path) -> Job:

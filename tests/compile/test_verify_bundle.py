@@ -138,6 +138,7 @@ print([(finding.code, finding.severity.value) for finding in heard.warnings])
 )
 
 
+@pytest.mark.slow
 def test_a_bundle_that_takes_no_files(bundle: Path) -> None:
     """The result is printed all the same; that it was not put into the bundle is a warning."""
     write_parity(bundle, parity(3), Silent())

@@ -191,7 +191,8 @@ def test_parity(case: Case, target: str, write, tmp_path: Path, record_property)
     record_property("parity", str(found))
 
 
-@pytest.mark.parametrize("case", marked(listed(EVERY_TENSOR_MATTERS)))
+@pytest.mark.slow
+@pytest.mark.parametrize("case", listed(EVERY_TENSOR_MATTERS), ids=str)
 def test_every_tensor_matters(case: Case, write) -> None:
     """Parity would not hold if a tensor were overlooked: a bias taken for 0, a gain for 1, a matrix for another."""
     parity.assert_every_tensor_matters(write(case).reference)

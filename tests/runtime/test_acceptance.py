@@ -94,6 +94,7 @@ def test_three_tokens_have_the_distribution_of_the_main_model(name: str) -> None
     assert p_value(sampled(Sampler.accept, name), joint(MAIN, name)) > RARE
 
 
+@pytest.mark.slow
 def test_other_rules_do_not_pass() -> None:
     """To accept everything, and to sample the replacement from the main model's whole distribution."""
 

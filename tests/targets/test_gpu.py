@@ -104,6 +104,7 @@ def rows(gpu_bundle) -> list[Row]:
     return trial_of(gpu_bundle)
 
 
+@pytest.mark.slow
 def test_kernels_are_clean_and_move_what_the_schedule_counts(rows) -> None:
     assert {row.entry for row in rows} == {"prefill_32", "decode"}
     assert [finding for row in rows for finding in row.seen.findings] == []
