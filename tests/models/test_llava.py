@@ -1,4 +1,5 @@
-"""LLaVA's language model: parity with transformers' LLaVA given text, under each set of names it goes by."""
+"""The language models of LLaVA and Mistral 3: parity with transformers' models of images given text, under each set of
+names they go by."""
 
 from __future__ import annotations
 
@@ -8,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, MistralConfig, PreTrainedConfig, Qwen2Config
+from transformers import (
+    CLIPVisionConfig,
+    LlamaConfig,
+    LlavaConfig,
+    Mistral3Config,
+    MistralConfig,
+    PixtralVisionConfig,
+    PreTrainedConfig,
+    Qwen2Config,
+)
 
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import check
@@ -17,7 +27,7 @@ from bringup.diagnostics import BringupError
 from bringup.graphs.config.neutral import NEUTRAL
 from bringup.graphs.llava import IMAGES
 from bringup.graphs.llava import LlavaConfig as OurConfig
-from tests.models import family, parity
+from tests.models import family, parity, test_ministral3, test_mistral4
 
 SIZES: dict[str, Any] = {"vocab_size": 131, "num_hidden_layers": 2, "max_position_embeddings": 1024}
 EYES = CLIPVisionConfig(
@@ -27,6 +37,13 @@ EYES = CLIPVisionConfig(
 
 def seeing(text: PreTrainedConfig, **more: Any) -> LlavaConfig:
     return LlavaConfig(vision_config=EYES, text_config=text, image_token_index=130, **more)
+
+
+def seeing3(text: PreTrainedConfig, **more: Any) -> Mistral3Config:
+    eyes = PixtralVisionConfig(
+        hidden_size=8, intermediate_size=12, num_hidden_layers=1, num_attention_heads=2, image_size=4, patch_size=2
+    )
+    return Mistral3Config(vision_config=eyes, text_config=text, image_token_index=130, **more)
 
 
 CASES: dict[str, PreTrainedConfig] = {
@@ -45,6 +62,8 @@ CASES: dict[str, PreTrainedConfig] = {
             tie_word_embeddings=True,
         )
     ),
+    "mistral3-ministral3": seeing3(test_ministral3.CASES["linear-gelu"], tie_word_embeddings=False),
+    "mistral3-mistral4-tied": seeing3(test_mistral4.CASES["straight-queries-halves-biases"]),
 }  # fmt: skip
 
 
