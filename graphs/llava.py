@@ -1,4 +1,4 @@
-"""The language models of LLaVA and Mistral 3: Llama, Mistral, Ministral 3, Mistral 4 or Qwen2 in a model of images.
+"""Text models of LLaVA and Mistral 3: Llama, Mistral, Ministral 3, Mistral 4 or Qwen2 under a vision model's names.
 
 LLaVA: Liu et al. 2023. Mistral 3 is the model type of Mistral Small 3.1, Ministral 3 and Mistral Small 4, whose modules
 have the same names in transformers. config.json has the text model's keys under `text_config`. A config of LLaVA's
