@@ -1,4 +1,4 @@
-"""LLaVA as published: the text family's tensors under a longer prefix, a vision tower and a projector."""
+"""LLaVA and Mistral 3 as published: the text family's tensors under a longer prefix, a vision tower and a projector."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from bringup.adapters import llama, qwen2
+from bringup.adapters import llama, ministral3, mistral4, qwen2
 from bringup.adapters.planning.adapter import Adapter
 from bringup.graphs.llava import LlavaConfig
 
-TABLES: dict[str, Callable[[Any], Adapter]] = {"llama": llama.adapter, "qwen2": qwen2.adapter}
+TABLES: dict[str, Callable[[Any], Adapter]] = {
+    "llama": llama.adapter,
+    "ministral3": ministral3.adapter,
+    "mistral4": mistral4.adapter,
+    "qwen2": qwen2.adapter,
+}
 PLACES = ("language_model.model.", "language_model.", "model.language_model.")
 
 

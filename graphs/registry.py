@@ -39,7 +39,10 @@ _LLAMA = (
     *("LlamaForCausalLM", "LlamaModel", "LLaMAForCausalLM"),  # the last in files from before transformers 4.28
     *("MistralForCausalLM", "MistralModel", "MinistralForCausalLM"),
 )
-_LLAVA = ("LlavaForConditionalGeneration", "LlavaLlamaForCausalLM", "LlavaMistralForCausalLM", "LlavaQwenForCausalLM")
+_LLAVA = (
+    *("LlavaForConditionalGeneration", "LlavaLlamaForCausalLM", "LlavaMistralForCausalLM", "LlavaQwenForCausalLM"),
+    "Mistral3ForConditionalGeneration",
+)
 _QWEN35_MOE = ("Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM", "Qwen3_5MoeTextModel")
 FAMILIES: tuple[Family, ...] = (
     _family("bamba", "Bamba", "BambaForCausalLM", "BambaModel"),
@@ -66,6 +69,7 @@ FAMILIES: tuple[Family, ...] = (
     _family("llama", "Llama", *_LLAMA),
     _family("llama4", "Llama4", "Llama4ForConditionalGeneration", "Llama4ForCausalLM", "Llama4TextModel"),
     _family("llava", "Llava", *_LLAVA),
+    _family("ministral3", "Ministral3", "Ministral3ForCausalLM", "Ministral3Model"),
     _family("mistral4", "Mistral4", "Mistral4ForCausalLM", "Mistral4Model"),
     _family("mixtral", "Mixtral", "MixtralForCausalLM", "MixtralModel"),
     _family("nemotron_h", "NemotronH", "NemotronHForCausalLM", "NemotronHModel"),

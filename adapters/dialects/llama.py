@@ -1,7 +1,8 @@
 """Llama, Mistral, SmolLM2 and InternLM 2 in GGUF: rows of q and k are in rope pairs, in transformers in halves.
 
 llama.cpp's converter permutes them (`convert_hf_to_gguf.py`, `LlamaModel.permute`); the `mv` rules invert that.
-InternLM 2's q, k and v, one matrix in its checkpoints, are separate in its files: they are Llama's except for the name.
+InternLM 2's q, k and v, one matrix in its checkpoints, are separate in its files: they are Llama's except for the name,
+and so are those of Mistral Small 3 since December 2025.
 Names: gguf-py, `tensor_mapping.py`.
 """
 
@@ -17,6 +18,8 @@ from bringup.adapters.planning.adapter import Adapter
 if TYPE_CHECKING:
     from bringup.adapters.checkpoints.gguf_config import Hyperparameters
     from bringup.graphs.decoder import DecoderConfig
+
+MISTRAL3 = "mistral3"  # the architecture of Mistral Small 3 and Ministral 3
 
 
 def table(config: DecoderConfig) -> Adapter:
@@ -48,12 +51,18 @@ def derived(hyper: Hyperparameters) -> dict[str, Any]:
     return {**attention_bias(hyper), "mlp_bias": "blk.0.ffn_gate.bias" in hyper.tensors}
 
 
+def is_ministral(hyper: Hyperparameters) -> bool:
+    """Whether a file of architecture `mistral3` has settings of Ministral 3, which those of Mistral Small 3 lack."""
+    settings = {"attention.temperature_scale", "rope.scaling.yarn_log_multiplier"}
+    return hyper.architecture == MISTRAL3 and not settings.isdisjoint(hyper.values)
+
+
 dialect = Dialect(
-    names=("llama", "internlm2"),
+    names=("llama", "internlm2", MISTRAL3),
     architecture="LlamaForCausalLM",
     keys={**DECODER, "attention.sliding_window": "sliding_window", "expert_count": None, "expert_used_count": None},
     fixed={"model_type": "llama", "hidden_act": "silu"},
     derived=derived,
     table=table,
-    when=lambda hyper: not hyper.values.get("expert_count"),
+    when=lambda hyper: not hyper.values.get("expert_count") and not is_ministral(hyper),
 )

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from bringup.adapters.dialects import deepseek
 from bringup.adapters.dialects.dialect import Dialect
+from bringup.adapters.dialects.tables import of_growth
 from bringup.adapters.planning.adapter import Adapter
-from bringup.graphs.mistral4 import ROPE, Mistral4Config
+from bringup.graphs.mistral4 import Mistral4Config
 
 if TYPE_CHECKING:
     from bringup.adapters.checkpoints.gguf_config import Hyperparameters
-
-BETA = "llama_4_scaling_beta"
 
 
 def table(config: Mistral4Config) -> Adapter:
@@ -27,9 +26,7 @@ def table(config: Mistral4Config) -> Adapter:
 def derived(hyper: Hyperparameters) -> dict[str, Any]:
     words = deepseek.derived(hyper)
     del words["num_nextn_predict_layers"]  # Mistral 4 has no draft
-    plain = {"rope_type": "default", "original_max_position_embeddings": hyper.values.get("context_length")}
-    beta = hyper.values.get("attention.temperature_scale", ROPE[BETA])
-    return words | {"rope_scaling": words.get("rope_scaling", plain) | {BETA: beta}}
+    return words | {"rope_scaling": of_growth(hyper, words.get("rope_scaling", {}), absent=0.1)}
 
 
 dialect = Dialect(

@@ -5,6 +5,7 @@ Names: gguf-py, `tensor_mapping.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bringup.adapters.algebra.expr import Expr, S
@@ -53,6 +54,16 @@ def add_experts(gguf: Adapter, *, fused: bool = False) -> None:
     for x, axes in (("gate", "e f m"), ("up", "e f m"), ("down", "e m f")):
         each = S(f"blk.{{L}}.ffn_{x}_exps.weight", axes)
         gguf[f"{LAYER}mlp.experts.{x}_proj"] = either(whole[x], each) if x in whole else each
+
+
+def of_growth(hyper: Hyperparameters, scaling: Mapping[str, Any], *, absent: float) -> dict[str, Any]:
+    """The settings of rope, `scaling` if positions are scaled, with those of the growth of queries.
+
+    Its factor is `attention.temperature_scale`, `absent` if a file has none. Its period is the original context of
+    rope, or llama.cpp's default for that, the context's length (`load_hparams`).
+    """
+    plain = {"rope_type": "default", "original_max_position_embeddings": hyper.values.get("context_length")}
+    return {**(scaling or plain), "llama_4_scaling_beta": hyper.values.get("attention.temperature_scale", absent)}
 
 
 def attention_bias(hyper: Hyperparameters) -> dict[str, Any]:

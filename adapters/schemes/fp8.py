@@ -73,6 +73,9 @@ def read(words: Fields) -> Stored:
     tensors show which applies.
     """
     words.only("activation_scheme", "dynamic", "static")
+    words.get("dequantize", bool, False)  # whether transformers dequantises the weights when it loads them
+    words.only("expert_dtype", "fp8")
+    words.only("modules_to_convert", None)
     if words.raw.get("weight_block_size") is not None:
         return _read_blocks(words)
     words.read |= {"weight_block_size", "activation_scale_ub"}
@@ -89,7 +92,6 @@ def _read_blocks(words: Fields) -> Fp8Blocks:
     """
     unquantized = UnquantizedModules.from_fields(words)
     words.only("fmt", "e4m3")
-    words.only("activation_scheme", "dynamic", "static")
     words.only("scale_fmt", "float", "ue8m0")
     return Fp8Blocks(_block_size(words), unquantized)
 

@@ -1,4 +1,4 @@
-"""The text model of a LLaVA as a model of its own: other programs load it separately from the vision tower."""
+"""The text model inside a model of images, as a model of its own: other programs load it separately."""
 
 from __future__ import annotations
 

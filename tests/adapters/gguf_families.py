@@ -22,6 +22,7 @@ from transformers import (
     Lfm2MoeConfig,
     Llama4TextConfig,
     LlamaConfig,
+    MistralConfig,
     NemotronHConfig,
     Qwen2Config,
     Qwen3_5MoeTextConfig,
@@ -30,6 +31,7 @@ from transformers import (
 )
 from transformers.models.deepseek_v32 import DeepseekV32Config
 from transformers.models.glm_moe_dsa import GlmMoeDsaConfig
+from transformers.models.ministral3 import Ministral3Config
 from transformers.models.mistral4 import Mistral4Config
 
 from tests.adapters import gguf_keys, gguf_tensors, llama_cpp
@@ -270,6 +272,29 @@ CASES: dict[str, Case] = {
         config=GraniteMoeHybridConfig(
             **SIZES | GRANITE | {"layer_types": ["attention"] * 2, "position_embedding_type": "rope"},
             num_local_experts=4, num_experts_per_tok=2,
+        ),
+    ),
+    "ministral3": Case(
+        arch=ARCH.MISTRAL3, words=gguf_keys.ministral3, tensors=llama_cpp.all_in_pairs,
+        config=Ministral3Config(
+            **SIZES, hidden_size=42, intermediate_size=66, num_attention_heads=7, num_key_value_heads=1, head_dim=12,
+            rope_parameters=OF_V2 | {"mscale": 1.0, "mscale_all_dim": 0.8, "original_max_position_embeddings": 16}
+            | GROWTH,
+        ),
+    ),
+    "ministral3-without-mscale-tied": Case(
+        arch=ARCH.MISTRAL3, words=gguf_keys.ministral3, tensors=llama_cpp.all_in_pairs,
+        config=Ministral3Config(
+            **SIZES, hidden_size=36, intermediate_size=50, num_attention_heads=4, num_key_value_heads=4, head_dim=10,
+            tie_word_embeddings=True,
+            rope_parameters=OF_V2 | {"mscale": 1.0, "mscale_all_dim": 0.0, "llama_4_scaling_beta": 0.0},
+        ),
+    ),
+    "mistral-small": Case(
+        arch=ARCH.MISTRAL3, words=gguf_keys.mistral_small, tensors=llama_cpp.all_in_pairs,
+        config=MistralConfig(
+            **SIZES, hidden_size=36, intermediate_size=50, num_attention_heads=4, num_key_value_heads=2, head_dim=10,
+            sliding_window=None,
         ),
     ),
     "mistral4": Case(

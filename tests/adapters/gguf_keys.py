@@ -130,6 +130,19 @@ def of_rope(writer: gguf.GGUFWriter, config: Config) -> None:
         writer.add_rope_scaling_yarn_log_mul(0.1 * all_dim)
 
 
+def ministral3(writer: gguf.GGUFWriter, config: Config) -> None:
+    """`Mistral3Model.Ministral3Model.set_gguf_parameters`."""
+    mistral_small(writer, config)
+    writer.add_rope_scaling_yarn_log_mul(config["rope_parameters"]["mscale_all_dim"])
+    writer.add_attn_temperature_scale(config["rope_parameters"]["llama_4_scaling_beta"])
+
+
+def mistral_small(writer: gguf.GGUFWriter, config: Config) -> None:
+    """`LlamaModel.set_gguf_parameters`."""
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_rope_dimension_count(config["head_dim"])
+
+
 def v3(writer: gguf.GGUFWriter, config: Config) -> None:
     writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)  # `scoring_func` of the published config
     deepseek(writer, config)

@@ -21,7 +21,12 @@ from tests.adapters.gguf_families import CASES
 from tests.adapters.gguf_files import hyperparameters
 from tests.models import parity
 
-MODELS = {"exaone": "exaone", "internlm2": "llama", "qwen": "qwen"}  # of those written from others' checkpoints
+MODELS = {
+    "exaone": "exaone",
+    "internlm2": "llama",
+    "mistral-small": "llama",
+    "qwen": "qwen",
+}  # of those written from others' checkpoints
 
 
 @pytest.mark.parametrize("name", CASES)

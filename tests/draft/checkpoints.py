@@ -23,7 +23,7 @@ MORE: dict[str, dict[str, Any]] = {
     "granitemoe": {**SCALES, "num_local_experts": 4, "num_experts_per_tok": 2},
     "cohere2": WINDOWS, "exaone4": WINDOWS, "olmo3": WINDOWS, "smollm3": {**WINDOWS, "use_sliding_window": True},
     "gemma": {"head_dim": 8}, "glm": {"head_dim": 8}, "glm4": {"head_dim": 8}, "hunyuan_v1_dense": {"head_dim": 8},
-    "flex_olmo": {"num_experts": 4, "num_experts_per_tok": 2}, "ministral3": {"head_dim": 8},
+    "flex_olmo": {"num_experts": 4, "num_experts_per_tok": 2},
     "olmo": {"num_key_value_heads": 6},
     "phimoe": {"num_local_experts": 4, "num_experts_per_tok": 2},
     "helium": {"head_dim": 8},

@@ -40,6 +40,7 @@ SAME_OPERATIONS = {
     "internlm": "llama",
     "lfm2": "lfm2_moe",
     "llava": "llama",
+    "ministral3": "llama4",
     "qwen": "qwen2",
     "qwen3_5": "qwen3_5_moe",
     "qwen3_moe": "qwen2_moe",

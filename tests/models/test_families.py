@@ -61,6 +61,7 @@ ON_CPU: dict[str, tuple[str, ...]] = {
     "llama": ("one-key-head-biases", "mistral-layer-types", "smollm2-tied-bfloat16", "mistral-window-bfloat16"),
     "llama4": ("short-chunks-dense-layers", "more-experts-than-tokens-tied"),
     "llava": ("llama",),
+    "ministral3": ("window-yarn-tied",),
     "mistral4": ("groups-yarn-tied", "straight-queries-halves-biases"),
     "mixtral": ("more-experts-than-tokens", "window-tied"),
     "nemotron_h": ("groups-latent-biases",),

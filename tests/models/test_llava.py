@@ -1,4 +1,5 @@
-"""LLaVA's language model: parity with transformers' LLaVA given text, under each set of names it goes by."""
+"""The language models of LLaVA and Mistral 3: parity with transformers' models of images given text, under each set of
+names they go by."""
 
 from __future__ import annotations
 
@@ -8,16 +9,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, MistralConfig, PreTrainedConfig, Qwen2Config
+from transformers import (
+    CLIPVisionConfig,
+    LlamaConfig,
+    LlavaConfig,
+    Mistral3Config,
+    MistralConfig,
+    PixtralVisionConfig,
+    PreTrainedConfig,
+    Qwen2Config,
+)
 
+from bringup.compile.check.ties import tie_warnings
 from bringup.compile.job import open_job
+from bringup.compile.parity.reference import Reference
 from bringup.compile.pipeline import check
 from bringup.compile.verify.command import verify
-from bringup.diagnostics import BringupError
+from bringup.diagnostics import BringupError, Severity
 from bringup.graphs.config.neutral import NEUTRAL
 from bringup.graphs.llava import IMAGES
 from bringup.graphs.llava import LlavaConfig as OurConfig
-from tests.models import family, parity
+from tests.models import family, parity, test_ministral3, test_mistral4
 
 SIZES: dict[str, Any] = {"vocab_size": 131, "num_hidden_layers": 2, "max_position_embeddings": 1024}
 EYES = CLIPVisionConfig(
@@ -27,6 +39,13 @@ EYES = CLIPVisionConfig(
 
 def seeing(text: PreTrainedConfig, **more: Any) -> LlavaConfig:
     return LlavaConfig(vision_config=EYES, text_config=text, image_token_index=130, **more)
+
+
+def seeing3(text: PreTrainedConfig, **more: Any) -> Mistral3Config:
+    eyes = PixtralVisionConfig(
+        hidden_size=8, intermediate_size=12, num_hidden_layers=1, num_attention_heads=2, image_size=4, patch_size=2
+    )
+    return Mistral3Config(vision_config=eyes, text_config=text, image_token_index=130, **more)
 
 
 CASES: dict[str, PreTrainedConfig] = {
@@ -45,6 +64,8 @@ CASES: dict[str, PreTrainedConfig] = {
             tie_word_embeddings=True,
         )
     ),
+    "mistral3-ministral3": seeing3(test_ministral3.CASES["linear-gelu"], tie_word_embeddings=False),
+    "mistral3-mistral4-tied": seeing3(test_mistral4.CASES["straight-queries-halves-biases"]),
 }  # fmt: skip
 
 
@@ -156,7 +177,7 @@ def test_no_key_is_overlooked() -> None:
 # --- config.json
 
 
-def full(config: LlavaConfig) -> OurConfig:
+def full(config: PreTrainedConfig) -> OurConfig:
     return OurConfig.from_hf(json.loads(config.to_json_string(use_diff=False)))
 
 
@@ -165,6 +186,42 @@ def full(config: LlavaConfig) -> OurConfig:
 )
 def test_absent_keys_are_the_defaults_of_the_text_family(words: dict[str, Any]) -> None:
     assert OurConfig.from_hf(words) == full(LlavaConfig.from_dict(words))
+
+
+TEXTS = ("llama", "ministral3", "mistral", "mistral4", "qwen2")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [{}, {"text_config": None}, {"text_config": {}}, *({"text_config": {"model_type": text}} for text in TEXTS)],
+)
+def test_absent_keys_of_mistral3(words: dict[str, Any]) -> None:
+    """Without a `text_config`, those of Mistral Small 3.1."""
+    ours = OurConfig.from_hf({"model_type": "mistral3"} | words)
+    assert ours == full(Mistral3Config.from_dict(words))
+    assert ours.block.tied_head
+
+
+@pytest.mark.parametrize(("outer", "tied"), [({}, True), ({"tie_word_embeddings": False}, False)])
+@pytest.mark.parametrize("inner", [False, True])
+def test_the_outer_key_alone_ties_the_head_of_mistral3(outer: dict[str, bool], tied: bool, inner: bool) -> None:
+    raw = {"model_type": "mistral3", "text_config": {"tie_word_embeddings": inner}} | outer
+    assert OurConfig.from_hf(raw).block.tied_head is tied
+
+
+def test_a_head_of_its_own_in_mistral3(tmp_path: Path) -> None:
+    """As Mistral Small 3.1 is published: the config ties the head, and the file has another one, which is used. The
+    reference of `verify` is transformers' model of images and text."""
+    folder = parity.save_checkpoint(CASES["mistral3-ministral3"], tmp_path)
+    raw = json.loads((folder / "config.json").read_text("utf-8"))
+    del raw["tie_word_embeddings"]
+    (folder / "config.json").write_text(json.dumps(raw), "utf-8")
+    job = open_job(checkpoint=str(folder))
+    assert check(job).findings == []
+    assert [(finding.code, finding.severity) for finding in tie_warnings(job)] == [("BU114", Severity.WARNING)]
+    tokens = parity.random_tokens(20, 131)
+    theirs = Reference(job.checkpoint, job.config, "float32").logits(tokens)
+    assert parity.distance(family.eager_logits(job, tokens, 20), theirs).worst <= family.WORST["torch"]
 
 
 def test_llava_1_5_as_published() -> None:
@@ -188,7 +245,11 @@ def test_llava_1_5_as_published() -> None:
     ("code", "key", "changes"),
     [
         ("BU125", "", {"text_config": {"model_type": "gemma"}}),
+        ("BU125", "", {"model_type": "mistral3", "text_config": {"model_type": "gemma"}}),
         ("BU121", "text_config", {"text_config": "llama"}),
+        ("BU121", "tie_word_embeddings", {"model_type": "mistral3", "tie_word_embeddings": None}),
+        ("BU121", "text_config", {"model_type": "mistral3", "text_config": "mistral"}),
+        ("BU120", "hidden_size", {"model_type": "mistral3", "hidden_size": 64}),
         ("BU122", "hidden_act", {"text_config": {"hidden_act": "quick_gelu"}}),
         ("BU120", "attn_logit_softcapping", {"text_config": {"attn_logit_softcapping": 50.0}}),
         ("BU120", "attn_logit_softcapping", {"attn_logit_softcapping": 50.0}),

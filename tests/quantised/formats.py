@@ -187,7 +187,7 @@ FORMATS: Mapping[str, Format] = {
         partial(scaled, block=(0, 0), shape=scalar), also=STATIC,
     ),
     "fp8-inv": Format(
-        {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None,
+        {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None, "dequantize": False,
          "modules_to_not_convert": NAMES},
         lambda matrix: _renamed(scaled(matrix, (0, 0), scale=BF16, shape=scalar)), also={"activation_scale": ONE},
     ),

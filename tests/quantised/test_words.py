@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from transformers import FineGrainedFP8Config, LlamaConfig
 
 from bringup.adapters.schemes.fp8 import Fp8Blocks
 from bringup.adapters.schemes.registry import OWN, read_quantisation, scheme_of
@@ -32,6 +34,8 @@ FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
             "modules_to_not_convert",
             FP8 | {"modules_to_not_convert": ["lm_head", r"model\\.(layers\\.0|norm"]},
         ),
+        ("BU122", "expert_dtype", FP8 | {"expert_dtype": "fp4"}),
+        ("BU121", "dequantize", FP8 | {"dequantize": "no"}),
         ("BU120", "weight_block_sizes", FP8 | {"weight_block_sizes": [64, 64]}),
         ("BU120", "bits", {"quant_method": "mxfp4", "bits": 3}),
         ("BU122", "checkpoint_format", AWQ | {"checkpoint_format": "gemv"}),
@@ -46,7 +50,8 @@ def test_words_that_are_refused(code: str, key: str, words: dict[str, Any]) -> N
 
 
 def test_words_that_are_read() -> None:
-    found = read_quantisation({"quantization_config": FP8 | {"activation_scheme": "dynamic"}}, "llama")
+    written = json.loads(LlamaConfig(quantization_config=FineGrainedFP8Config()).to_json_string())
+    found = read_quantisation(written, "llama")
     assert not found.findings
     assert isinstance(found.stored, Fp8Blocks)
     assert found.stored.block == (128, 128)
