@@ -28,10 +28,12 @@ CASES: dict[str, PreTrainedConfig] = {
             "original_max_position_embeddings": 7,
         },
     ),
-    "context-of-rope": Ministral3Config(  # the period is `max_position_embeddings`
-        **SIZES | {"max_position_embeddings": 19}, hidden_size=24, intermediate_size=26, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=6,
-        rope_parameters={"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "llama_4_scaling_beta": -0.2},
+    "shrinking": Ministral3Config(
+        **SIZES, hidden_size=24, intermediate_size=26, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
+        rope_parameters={
+            "rope_type": "llama3", "rope_theta": 1e4, "factor": 4.0, "llama_4_scaling_beta": -0.2,
+            "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16,
+        },
     ),
 }  # fmt: skip
 
@@ -45,6 +47,30 @@ def test_keys_that_are_absent(absent: set[str]) -> None:
     whole = OurConfig.from_hf(raw)
     assert (whole.growth, whole.rope.kind, whole.rope.factor, whole.rope.theta) == ((0.1, 16384), "yarn", 16.0, 1e6)
     assert OurConfig.from_hf({key: value for key, value in raw.items() if key not in absent}) == whole
+
+
+ROPE: dict[str, Any] = {"type": "yarn", "factor": 4.0, "llama_4_scaling_beta": 0.2}
+ORIGINAL = {"original_max_position_embeddings": 16}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"rope_parameters": ROPE},
+        {"rope_parameters": ROPE | ORIGINAL},
+        {"rope_scaling": ROPE | ORIGINAL, "rope_parameters": ROPE},
+        {"rope_parameters": ROPE | {"original_max_position_embeddings": 7}, **ORIGINAL},
+        {"rope_scaling": {}, **ORIGINAL},
+    ],
+)
+def test_the_period_of_growth(keys: dict[str, Any]) -> None:
+    """The positions of the config, unless it states the original context; one outside of rope's settings precedes."""
+    raw = json.loads(json.dumps(SIZES | {"hidden_size": 24, "num_attention_heads": 4} | keys))
+    ours, _ = OurConfig.read(raw)
+    theirs = Ministral3Config(**raw)
+    theirs.standardize_rope_params()  # as their model does
+    rope = theirs.rope_parameters
+    assert ours.growth == (rope["llama_4_scaling_beta"], rope["original_max_position_embeddings"])
 
 
 @pytest.mark.parametrize(
