@@ -8,10 +8,7 @@ from typing import Any
 from bringup.graphs.config.fields import Fields
 
 BETA = "llama_4_scaling_beta"
-OF_ROPE = (
-    BETA,
-    "max_position_embeddings",
-)  # keys of rope that do not define its angles; transformers ignores the second
+OF_ROPE = (BETA, "max_position_embeddings")  # keys of rope besides those of its angles; the second is ignored
 SCALED = ("yarn", "llama3", "longrope")  # rope types whose original context is by default the config's
 
 
