@@ -28,7 +28,7 @@ def measured(words: list[str | Path], cache: Path) -> list[int]:
     """The exit code, the peak memory of this command line, and that of its largest child process, in bytes."""
     done = subprocess.Popen(
         [sys.executable, "-m", "bringup", *words], env={"XDG_CACHE_HOME": str(cache), "PATH": "/usr/bin:/bin"},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
     )  # fmt: skip
     peaks = {done.pid: 0}
     while done.poll() is None:
