@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from bringup.compile.program.step_inputs import chunks_of
 from bringup.compile.runtime.session import Session
 from bringup.diagnostics import Diagnostic, Severity
 from bringup.graphs.core.graph import Graph
-from bringup.graphs.core.step import CacheSizes
+from bringup.graphs.core.step import FIELDS, CacheSizes
 
 PADDING = 3  # rows of padding in a bucket that is not quite full
 FEW = 4  # decode steps after each prompt but the first
@@ -160,6 +161,32 @@ def _feeds(run: int, listening: _Listening, interface: Interface) -> Iterator[Fe
         count = int(step["lengths"][0]) - int(step["positions"][0])
         rows = logits[:count] if interface.all_logits else logits
         yield Feed(run, entry, step, rows, interface.entry(entry).decode)
+
+
+def in_fewer_steps(feeds: Sequence[Feed], chunk: int) -> Iterator[Feed]:
+    """The same feeds, but up to `chunk` consecutive decode steps are one step of as many tokens.
+
+    In float32, a graph returns the same rows for them.
+    """
+    for decode, group in groupby(feeds, key=lambda feed: (feed.run, feed.entry) if feed.decode else None):
+        each = list(group)
+        size = chunk if decode else 1
+        yield from (_joined(each[at : at + size]) for at in range(0, len(each), size))
+
+
+def _joined(feeds: Sequence[Feed]) -> Feed:
+    """One step with the tokens of several decode steps."""
+    last, count = feeds[-1], len(feeds)
+    if count == 1:
+        return last
+    same = {name: last.step[name] for name in FIELDS if name not in ("tokens", "positions", "slots")}
+    step = {
+        **{name: np.concatenate([feed.step[name] for feed in feeds]) for name in last.step if name not in same},
+        **same,
+        "starts": np.array([0, count]),
+        "certain": np.array([count]),
+    }
+    return Feed(last.run, last.entry, step, np.concatenate([feed.logits for feed in feeds]))
 
 
 def not_covered(

@@ -16,7 +16,7 @@ import numpy as np
 
 from bringup.compile.bisect.eager import Eager
 from bringup.compile.bisect.scaling import STEP, Listing, Operation, Scaling, staged
-from bringup.compile.parity.feeds import Feed
+from bringup.compile.parity.feeds import Feed, in_fewer_steps
 from bringup.compile.parity.rounding import ROW, rms
 from bringup.compile.parity.scale import LEAST, ROUNDOFF, Scale, scale_along
 from bringup.compile.program.program import Entry, Executor
@@ -73,7 +73,8 @@ class Scales:
         if sum(len(feed.logits) for feed in chosen) < LEAST:
             return
         exact, dtype = self.evidence.graph, self.evidence.dtype
-        steps = _Steps(exact, feeds, entry.name)
+        fewer = list(in_fewer_steps(feeds, self.evidence.sizes.chunk))  # the graph is run once for each operation
+        steps = _Steps(exact, fewer, entry.name)
         right, low = steps.rows(), _Steps(self.evidence.rounding_graph, feeds, entry.name).rows()
         ours = np.concatenate([feed.logits for feed in chosen])
         rounded, gap = low - right, ours - low
@@ -87,7 +88,7 @@ class Scales:
         functions: dict[str, list[int]] = {}
         for stage, call in enumerate(entry.calls):
             functions.setdefault(call.function, []).append(stage)
-        listed = _listed(exact, chosen[0])
+        listed = _listed(exact, next(feed for feed in fewer if feed.entry == entry.name))
         for function, stages in functions.items():
             for operation in listed:
                 if operation.stage != stages[0]:

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bringup.compile.parity.feeds import Feed, Run, not_covered, plan_runs
+from bringup.compile.parity.feeds import Feed, Run, in_fewer_steps, not_covered, plan_runs
 from bringup.compile.program.program import Entry, Interface, StateSpec
 from bringup.compile.program.step_inputs import chunks_of, sequence_step
 
@@ -103,3 +103,27 @@ def test_what_is_not_reached_is_said() -> None:
         "decode" in notes[1].message,
         "sliding window (13)" in notes[2].message,
     ] == [True] * 3
+
+
+def test_decode_steps_in_fewer_steps() -> None:
+    """Those of one run, at most `chunk` at once, with the model's inputs; other steps are unchanged."""
+
+    def feed(run: int, first: int, count: int, decode: bool) -> Feed:
+        tokens = range(first, first + count)
+        step = {**sequence_step(tokens, first, count, 100, 90), "hidden": np.full((count, 2), first)}
+        return Feed(run, "decode" if decode else "prefill_70", step, np.full((1, 3), first), decode)
+
+    counts = [(0, 62), *((first, 1) for first in range(62, 67))]
+    feeds = [feed(run, first, count, first > 0) for run in (0, 1) for first, count in counts]
+    found = list(in_fewer_steps(feeds, 3))
+    assert [(each.run, each.entry, each.first, each.end) for each in found] == [
+        (run, entry, first, end)
+        for run in (0, 1)
+        for entry, first, end in [("prefill_70", 0, 62), ("decode", 62, 65), ("decode", 65, 67)]
+    ]
+    assert found[0] is feeds[0]
+    one = sequence_step(range(62, 65), 62, 3, 100, 90)
+    assert {name: found[1].step[name].tolist() for name in one} == {name: array.tolist() for name, array in one.items()}
+    assert found[1].step["hidden"].tolist() == [[62, 62], [63, 63], [64, 64]]
+    assert found[1].logits.tolist() == [[62] * 3, [63] * 3, [64] * 3]
+    assert not found[1].decode
