@@ -21,7 +21,7 @@ def test_faults_in_a_product_are_found() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", ["sm_80", "sm_90"])
 def test_most_faults_are_found(capability: str) -> None:
-    """One of sixteen in each kernel: all of them take a quarter of an hour, and docs/kernels.md has their numbers."""
-    results = [each for task, on in pairs() if on == capability for each in planted(task, on, 16)]
+    """One of 32 in each kernel: all of them take a quarter of an hour, and docs/kernels.md has their numbers."""
+    results = [each for task, on in pairs() if on == capability for each in planted(task, on, 32)]
     missed = [str(each) for each in results if not each.found]
     assert len(missed) <= (1 - SHARE) * len(results), "\n".join(missed)
