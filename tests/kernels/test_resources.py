@@ -23,7 +23,7 @@ from bringup.compile.kernels.select.sampling import sampling_calls
 from bringup.compile.pipeline import build
 from tests.models import parity
 
-# One layer of a known model's shape: 96 channels, in two parts and with a rotation of 48 pairs; 256 channels with norms.
+# One layer of a known model's shape: 96 channels, in two parts, with a rotation of 48 pairs; 256 channels with norms.
 LLAMA = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "head_dim": 64}
 PHI3 = {"hidden_size": 3072, "intermediate_size": 8192, "num_attention_heads": 32, "max_position_embeddings": 4096}
 GEMMA3 = {"hidden_size": 1152, "intermediate_size": 6912, "num_attention_heads": 4, "head_dim": 256}
