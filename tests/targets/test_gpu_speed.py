@@ -5,6 +5,7 @@ What is measured has no meaning here. That each line runs, and what is in a row,
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -12,13 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from benchmarks import gpu, step_parts
+from benchmarks import gpu, step_parts, tune_step
 from benchmarks.cards import contenders, speed
 from benchmarks.cards.rows import Row, save
 from bringup.compile.gpu.emulated_driver.driver import EmulatedDriver
+from bringup.compile.kernels.aot import compile_kernels
 from bringup.compile.runtime.session import Session, load
 
 SETTINGS = {"vocab_size": 97, "n_embd": 24, "n_head": 3, "n_positions": 32, "n_layer": 1}
@@ -141,6 +144,54 @@ def test_the_parts_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert early == 2 * [False, *[True] * (len(early) // 2 - 1)]
     assert all(times[name][0] > 0 for name in times if name != "a session")  # of four steps, that is a difference
     assert len(step_parts.table(times).splitlines()) == 2 + len(times) == 9
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_card")
+@pytest.mark.parametrize("entry", ["decode", f"prefill_{PROMPT}"])
+def test_tiles_are_tuned_within_a_step(
+    entry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A step with other tiles of one kernel has the same logits."""
+    save(DECODE, str(tmp_path / "checkpoint"), "bfloat16", "cpu")
+    ours = contenders.Bringup(tmp_path / "checkpoint", tmp_path / "bundle", "sm_90", PROMPT, LONG)
+    executor = ours.session.executor
+    logits: list[np.ndarray] = []
+
+    def compiled_for_the_emulator(kernels: Any, *options: Any) -> Any:
+        found = compile_kernels(kernels, *options)
+        for each in found.values():
+            executor._driver._api._programs[hashlib.sha256(each.binary).hexdigest()] = each.assembly
+        return found
+
+    measure = tune_step.microseconds
+
+    def measured(executor: Any, starts: Any, rounds: int = 1) -> float:
+        array, address = executor._entries[entry].outputs["logits"]
+        found = measure(executor, starts, rounds)
+        executor._driver.copy_out(array.reshape(-1).view(np.uint8), address, executor._stream)
+        executor._driver.wait(executor._stream)
+        logits.append(array.astype(np.float32))
+        return found
+
+    few = {
+        stem: [replace(choice, tiles=list(choice.tiles)[:: len(choice.tiles) // 2]) for choice in choices]
+        for stem, choices in tune_step.CHOICES.items()
+    }
+    for name, value in {"CHOICES": few, "LEAST_PROGRAMS": 1, "REPLAYS": 1, "ROUNDS": 1}.items():
+        monkeypatch.setattr(tune_step, name, value)
+    monkeypatch.setattr(tune_step, "compile_kernels", compiled_for_the_emulator)
+    monkeypatch.setattr(tune_step, "microseconds", measured)
+    with ours.session:
+        ours.session.reset()
+        ours.tokens(1 if entry != "decode" else LONG)
+        tune_step.tuned(executor, entry, "sm_90", 1)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{entry}: ")
+    kernels = {"linear", f"attention_{entry.partition('_')[0]}"} | ({"linear_tile"} if entry != "decode" else set())
+    assert {line.split(",")[0].strip() for line in lines if "programs: " in line} == kernels
+    assert len(logits) > 2 * len(kernels)
+    assert all(np.abs(each - logits[0]).max() <= 2e-2 * np.abs(logits[0]).max() for each in logits)
 
 
 def test_rounds_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
