@@ -95,7 +95,7 @@ def _sources(fields: Fields, rotated: tuple[bool, ...]) -> tuple[int, ...]:
     has rope as they do, or as they has none. A list that states another layer is an error.
     """
     own, stated = tuple(range(len(rotated))), fields.indices(SOURCES)
-    if fields.raw.get(SOURCES) is None or fields.stopped:
+    if fields.raw.get(SOURCES) is None or fields.stopped or not fields.valid("no_rope_layers"):
         return own
     if len(stated) != len(own):
         fields.error("BU121", f"`{SOURCES}` has {len(stated)} numbers for {len(own)} layers", SOURCES, stops="")
