@@ -55,6 +55,8 @@ def adapter(config: MistralLarge4Config) -> Adapter:
     published = modules.with_(names=PUBLISHED)
     rules = [_either(*pair, config) for pair in zip(modules.rules, published.rules, strict=True)]
     both = replace(modules, rules=rules, drops=[*modules.drops, *published.drops])
+    if config.tied_head:
+        both.drop("lm_head.weight", why="the head is tied to the embedding", same_as="embed_tokens.weight")
     for part in VISION:
         both.drop(f"{part}.{{rest:**}}", why="it sees images; this graph is the language model, which reads text")
     for part in PROJECTOR:
@@ -65,9 +67,7 @@ def adapter(config: MistralLarge4Config) -> Adapter:
 
 def _either(modules: Rule, published: Rule, config: MistralLarge4Config) -> Rule:
     """A rule that reads a parameter under either name."""
-    names = (*modules.every, *published.every)
     if modules.pattern != "lm_head.weight":
-        return replace(modules, expr=either(*names))
-    own, embedding = (names[0], names[2]), (names[1], names[3])
-    head = tied(*own, *embedding, when=True) if config.tied_head else either(*own)
-    return replace(modules, expr=head)
+        return replace(modules, expr=either(*modules.every, *published.every))
+    (head, embedding), (own, other) = modules.every, published.every
+    return replace(modules, expr=tied(own, embedding, other, when=True) if config.tied_head else either(head, own))

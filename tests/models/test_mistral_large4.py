@@ -10,17 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText, MistralLarge4Config, MistralLarge4TextConfig
 
 from bringup import adapt
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.adapters.checkpoints.memory import dict_checkpoint
+from bringup.cli.main import cli
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import check
 from bringup.graphs.core.step import CacheSizes
 from bringup.graphs.mistral_large4 import MistralLarge4Config as OurConfig
 from bringup.spec import TensorInfo
+from tests.lora.written import Case, wrapped
 from tests.models import family, parity
 from tests.models.test_deepseek_v3 import YARN
 
@@ -124,6 +127,21 @@ def test_names_of_modules_are_the_same_model(tmp_path: Path) -> None:
     apart = adapt(job)
     assert apart.keys() == whole.keys()
     assert all(np.array_equal(apart[name], whole[name]) for name in whole)
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # of transformers, in peft
+def test_a_lora_that_names_modules(tmp_path: Path) -> None:
+    """peft's names are those of modules, and the merged file has the published ones."""
+    folder = write(SOME, tmp_path / "base").checkpoint
+    words = {"r": 2, "target_modules": r".*language_model.*\.(q_proj|kv_b_proj|kv_a_proj_with_mqa|wq_b|up_proj)"}
+    model = wrapped(parity.load_reference(folder), Case("", words), 0.3)
+    model.save_pretrained(tmp_path / "lora")
+    merge = ["lora", "merge", str(tmp_path / "lora"), "--checkpoint", str(folder), "-o", str(tmp_path / "merged")]
+    result = CliRunner().invoke(cli, merge)
+    assert result.exit_code == 0, result.output
+    tokens = parity.random_tokens(30, 131)
+    ours = family.eager_logits(open_job(checkpoint=str(tmp_path / "merged")), tokens, 29)
+    family.assert_near(ours, parity.logits_of(model, tokens), "torch")
 
 
 def test_states_and_dtypes() -> None:
