@@ -167,18 +167,18 @@ class Deepseek(CausalLM):
         **settings: Any,
     ) -> LatentAttention:
         """`settings` are those of `LatentAttention` that differ from the config's."""
-        of_config = dict(
-            q=config.q_rank,
-            c=config.kv_rank,
-            n=config.plain_dim,
-            p=config.head_dim,
-            v=config.value_dim,
-            bias=config.attention_bias,
-            interleaved=config.interleaved,
-            scale_factor=yarn_scale(config.rope.factor, config.rope.mscale_all_dim) ** 2,
-            growth=None if config.growth is None else QueryGrowth(*config.growth),
-            indexer=indexer,
-        )
+        of_config: dict[str, Any] = {
+            "q": config.q_rank,
+            "c": config.kv_rank,
+            "n": config.plain_dim,
+            "p": config.head_dim,
+            "v": config.value_dim,
+            "bias": config.attention_bias,
+            "interleaved": config.interleaved,
+            "scale_factor": yarn_scale(config.rope.factor, config.rope.mscale_all_dim) ** 2,
+            "growth": None if config.growth is None else QueryGrowth(*config.growth),
+            "indexer": indexer,
+        }
         return kind(config.hidden, config.num_heads, **of_config | settings)
 
     def mlp(self, config: DeepseekConfig, index: int) -> Module:
