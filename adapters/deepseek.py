@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from bringup.adapters.algebra.expr import S, stack
+from bringup.adapters.algebra.expr import Expr, S, stack
+from bringup.adapters.algebra.per_layer import where
 from bringup.adapters.planning.adapter import Adapter, either, tied
 from bringup.adapters.planning.drops import drop_rope_tables
 from bringup.adapters.shared_experts import experts_at
@@ -44,17 +45,23 @@ def place(config: DeepseekConfig) -> str:
 
 
 def _attention(deepseek: Adapter, config: DeepseekConfig) -> None:
-    h, n, v = config.num_heads, config.plain_dim, config.value_dim
     target, at = "model.layers.{L}.self_attn.", place(config) + "self_attn."
     queries = ("q_a_proj", "q_b_proj") if config.q_rank else ("q_proj",)
     for x in (*queries, "kv_a_proj_with_mqa", "o_proj"):
         deepseek[f"{target}{x}.weight"] = S(f"{at}{x}.weight")
     deepseek[target + "{x:q_a_proj|kv_a_proj_with_mqa|o_proj}.bias"] = S(at + "{x}.bias")
     deepseek[target + "{x:q_a|kv_a}_layernorm.weight"] = S(at + "{x}_layernorm.weight")
-    both = S(at + "kv_b_proj.weight", "(h x) c", x=n + v)
-    parts = both.mv("(h x) c -> h x c", h=h).split("x", n, v)
-    for x, axis, part in zip("kv", "nv", parts, strict=True):
-        deepseek[f"{target}{x}_b_proj.weight"] = part.mv(f"h {axis} c -> (h {axis}) c")
+    parts = _keys_and_values(at, config, config.plain_dim)
+    wider = _keys_and_values(at, config, config.plain_dim + config.head_dim)
+    for x, part, wide in zip("kv", parts, wider, strict=True):
+        deepseek[f"{target}{x}_b_proj.weight"] = where("L", config.unrotated, wide, part) if config.unrotated else part
+
+
+def _keys_and_values(at: str, config: DeepseekConfig, n: int) -> Iterator[Expr]:
+    """The matrices of keys, with n channels of each head, and of values: one tensor, head by head."""
+    h, v = config.num_heads, config.value_dim
+    both = S(at + "kv_b_proj.weight", "(h x) c", x=n + v).mv("(h x) c -> h x c", h=h)
+    return (part.mv(f"h {axis} c -> (h {axis}) c") for part, axis in zip(both.split("x", n, v), "nv", strict=True))
 
 
 def _experts(deepseek: Adapter, config: DeepseekConfig, fused: bool) -> None:

@@ -1,5 +1,5 @@
-"""The parts that DeepSeek-V2, V3, V3.2, GLM-5 and Mistral 4 share: multi-head latent attention, dense layers before MoE
-layers."""
+"""The parts that DeepSeek-V2, V3, V3.2, GLM-5, Mistral 4 and Mistral Large 4 share: multi-head latent attention, dense
+layers before MoE layers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_c
 from bringup.graphs.layers.mla import LatentAttention
 from bringup.graphs.layers.mlp import GatedMLP
 from bringup.graphs.layers.moe_shared import SharedMixture, SigmoidRouter
+from bringup.graphs.layers.query_growth import QueryGrowth
 from bringup.graphs.layers.sparse_indexer import Indexer
 
 NULLS = ("num_key_value_heads", "head_dim")  # keys that may be null in transformers' V2 and V3, but not in its V3.2
@@ -23,7 +24,7 @@ NULLS = ("num_key_value_heads", "head_dim")  # keys that may be null in transfor
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepseekConfig(DecoderConfig):
     """The config of a model with MLA. Each key has `head_dim` channels with RoPE and `plain_dim` without; values have
-    `value_dim` channels. `growth` is that of queries with their position, see `LatentAttention`.
+    `value_dim` channels. `growth` has the factor and the period of queries that grow with their position.
 
     `layers` are the layer numbers in the checkpoint; `sparse` states for each whether it has experts. `q_rank` None:
     queries are computed from the hidden state directly. `draft_layers` are the layers of the checkpoint after the
@@ -45,6 +46,11 @@ class DeepseekConfig(DecoderConfig):
     shared_experts: int
     routing: RoutingConfig
 
+    @property
+    def unrotated(self) -> set[int]:
+        """The layers without rope: each key has `plain_dim` and `head_dim` channels without it."""
+        return set()
+
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
         return cls.of_layers(fields, range(fields.layers("num_hidden_layers")))
@@ -64,14 +70,15 @@ class DeepseekConfig(DecoderConfig):
 class Defaults:
     """The family's defaults for absent keys: those of DeepSeek-V3, unless stated.
 
-    `nulls`: which of `num_key_value_heads` and `head_dim` may be null. `head_dim` is that of the channels with RoPE, or
-    of all; or any, if transformers replaces it by `qk_rope_head_dim`. `rope` are settings of `RopeConfig.from_hf`.
+    `q_rank` None: the family has no low-rank queries, and no key for them. `nulls`: which of `num_key_value_heads` and
+    `head_dim` may be null. `head_dim` is that of the channels with RoPE, or of all; or any, if transformers replaces it
+    by `qk_rope_head_dim`. `rope` are settings of `RopeConfig.from_hf`.
     """
 
     max_positions: int
     expert_ffn: int = 2048
     shared_experts: int = 1
-    q_rank: int = 1536
+    q_rank: int | None = 1536
     kv_rank: int = 512
     plain_dim: int = 128
     value_dim: int = 128
@@ -95,7 +102,6 @@ def read_deepseek(fields: Fields, sparse: tuple[bool, ...], absent: Defaults) ->
     fields.only("num_key_value_heads", fields.size("num_attention_heads"), *kv_null)
     fields.only("qk_head_dim", plain + turned, None)  # like `head_dim`, written by transformers but not read
     _check_scale(fields)
-    straight = "q_lora_rank" in fields.raw and fields.optional("q_lora_rank", int) is None
     return read_common(
         fields,
         (None,) * len(sparse),
@@ -106,7 +112,7 @@ def read_deepseek(fields: Fields, sparse: tuple[bool, ...], absent: Defaults) ->
         nulls=absent.nulls,
         **absent.rope,
     ) | {
-        "q_rank": None if straight else fields.size("q_lora_rank", absent.q_rank),
+        "q_rank": _q_rank(fields, absent.q_rank),
         "kv_rank": fields.size("kv_lora_rank", absent.kv_rank),
         "plain_dim": plain,
         "value_dim": fields.size("v_head_dim", absent.value_dim),
@@ -115,6 +121,12 @@ def read_deepseek(fields: Fields, sparse: tuple[bool, ...], absent: Defaults) ->
         "expert_ffn": fields.size("moe_intermediate_size", absent.expert_ffn),
         "shared_experts": fields.size("n_shared_experts", absent.shared_experts),
     }
+
+
+def _q_rank(fields: Fields, absent: int | None) -> int | None:
+    if absent is None or ("q_lora_rank" in fields.raw and fields.optional("q_lora_rank", int) is None):
+        return None
+    return fields.size("q_lora_rank", absent)
 
 
 def _check_scale(fields: Fields) -> None:
@@ -152,21 +164,22 @@ class Deepseek(CausalLM):
         config: DeepseekConfig,
         indexer: Indexer | None = None,
         kind: type[LatentAttention] = LatentAttention,
+        **settings: Any,
     ) -> LatentAttention:
-        return kind(
-            config.hidden,
-            config.num_heads,
-            q=config.q_rank,
-            c=config.kv_rank,
-            n=config.plain_dim,
-            p=config.head_dim,
-            v=config.value_dim,
-            bias=config.attention_bias,
-            interleaved=config.interleaved,
-            scale_factor=yarn_scale(config.rope.factor, config.rope.mscale_all_dim) ** 2,
-            growth=config.growth,
-            indexer=indexer,
-        )
+        """`settings` are those of `LatentAttention` that differ from the config's."""
+        of_config: dict[str, Any] = {
+            "q": config.q_rank,
+            "c": config.kv_rank,
+            "n": config.plain_dim,
+            "p": config.head_dim,
+            "v": config.value_dim,
+            "bias": config.attention_bias,
+            "interleaved": config.interleaved,
+            "scale_factor": yarn_scale(config.rope.factor, config.rope.mscale_all_dim) ** 2,
+            "growth": None if config.growth is None else QueryGrowth(*config.growth),
+            "indexer": indexer,
+        }
+        return kind(config.hidden, config.num_heads, **of_config | settings)
 
     def mlp(self, config: DeepseekConfig, index: int) -> Module:
         m, act, bias = config.hidden, config.activation, config.mlp_bias

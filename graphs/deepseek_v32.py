@@ -33,25 +33,30 @@ def read_v32(fields: Fields, layers: range, absent: Defaults, *, index_heads: in
     """The fields that V3.2 and GLM-5 read alike; `absent` and `index_heads` are the defaults."""
     fields.only("rope_interleave", True)
     fields.only("mlp_bias", False)
-    count = fields.layers("num_hidden_layers")  # older files of transformers have the second key
-    fields.only("layer_types", ["indexed_attention"] * count, ["deepseek_sparse_attention"] * count)
-    common = read_v3(fields, _sparse(fields, layers), absent)
+    common = read_v3(fields, typed_sparse_layers(fields, layers, dense=3), absent)
     if common["q_rank"] is None:
         fields.error("BU121", "`q_lora_rank` is null; the indexer reads the queries' latent", "q_lora_rank")
+    return common | read_indexer(fields, common["head_dim"], heads=index_heads)
+
+
+def read_indexer(fields: Fields, rotated: int, *, heads: int) -> dict[str, Any]:
+    """The fields of an indexer whose keys have `rotated` channels with RoPE; `heads` is the default of their number."""
+    count = fields.layers("num_hidden_layers")  # older files of transformers have the second key
+    fields.only("layer_types", ["indexed_attention"] * count, ["deepseek_sparse_attention"] * count)
     dim = fields.size("index_head_dim", 128)
-    if dim < common["head_dim"]:
-        message = f"`index_head_dim` is {dim}, but RoPE rotates `qk_rope_head_dim` {common['head_dim']} channels"
+    if dim < rotated:
+        message = f"`index_head_dim` is {dim}, but RoPE rotates `qk_rope_head_dim` {rotated} channels"
         fields.error("BU121", message, "index_head_dim")
-    return common | {
-        "index_heads": fields.size("index_n_heads", index_heads),
+    return {
+        "index_heads": fields.size("index_n_heads", heads),
         "index_dim": dim,
         "index_topk": fields.size("index_topk", 2048),
     }
 
 
-def _sparse(fields: Fields, layers: range) -> tuple[bool, ...]:
+def typed_sparse_layers(fields: Fields, layers: range, *, dense: int) -> tuple[bool, ...]:
     """For each layer, whether it has experts: by `mlp_layer_types` if present; otherwise, and in a draft, as V3."""
-    counted, types = sparse_layers(fields, layers, dense=3), fields.strings("mlp_layer_types")
+    counted, types = sparse_layers(fields, layers, dense=dense), fields.strings("mlp_layer_types")
     if types is None:
         return counted
     count = fields.layers("num_hidden_layers")
@@ -70,7 +75,14 @@ class DeepseekV32(Deepseek):
         attention = self.attention(config, self.indexer(config))
         return PreNormLayer(config.hidden, config.eps, attention, self.mlp(config, index))
 
-    def indexer(self, config: DeepseekV32Config) -> Indexer:
-        assert config.q_rank is not None
-        heads, d, top_k = config.index_heads, config.index_dim, config.index_topk
-        return Indexer(config.hidden, config.q_rank, heads=heads, d=d, top_k=top_k, interleaved=self.interleaved_index)
+    def indexer(self, config: DeepseekV32Config, **settings: Any) -> Indexer:
+        """`settings` are further ones of `Indexer`."""
+        return Indexer(
+            config.hidden,
+            config.q_rank or config.hidden,
+            heads=config.index_heads,
+            d=config.index_dim,
+            top_k=config.index_topk,
+            interleaved=self.interleaved_index,
+            **settings,
+        )

@@ -15,6 +15,7 @@ from bringup.graphs.decoder import PreNormLayer
 from bringup.graphs.deepseek import Defaults
 from bringup.graphs.deepseek_v32 import DeepseekV32, DeepseekV32Config, read_v32
 from bringup.graphs.layers.mla import LatentAttention
+from bringup.graphs.layers.sparse_indexer import Indexer
 from bringup.graphs.ops.topk_keys import marked_keys, selected_positions
 from bringup.shown import shown
 
@@ -46,11 +47,12 @@ class GlmMoeDsaConfig(DeepseekV32Config):
         fields.get("index_share_for_mtp_iteration", bool, False)
         read_alias(fields, "num_experts", "n_routed_experts")
         common = read_v32(fields, layers, ABSENT, index_heads=32)
-        return common | {"selecting": _selecting(fields, layers)}
+        return common | {"selecting": selecting_layers(fields, layers)}
 
 
-def _selecting(fields: Fields, layers: range) -> tuple[bool, ...]:
-    """By `indexer_types`; without it by `index_topk_pattern`, else each `index_topk_freq`-th layer and the first ones.
+def selecting_layers(fields: Fields, layers: range) -> tuple[bool, ...]:
+    """For each layer, whether it has an indexer: by `indexer_types`; without it by `index_topk_pattern`, else each
+    `index_topk_freq`-th layer and the first ones.
 
     A draft, whose layer is after the last, has an indexer.
     """
@@ -120,11 +122,13 @@ class GlmMoeDsa(DeepseekV32):
         self.top_k = config.index_topk
 
     def layer(self, config: Any, index: int) -> PreNormLayer:
-        if self.carried == 1:
-            return super().layer(config, index)
-        indexer = self.indexer(config) if config.selecting[index] else None
-        attention = self.attention(config, indexer, SharingAttention)
-        return SharingLayer(config.hidden, config.eps, attention, self.mlp(config, index))
+        return self.layer_with(config, index, self.indexer(config) if config.selecting[index] else None)
+
+    def layer_with(self, config: Any, index: int, indexer: Indexer | None, **settings: Any) -> PreNormLayer:
+        """`settings` are those of `attention`."""
+        layer, kind = (PreNormLayer, LatentAttention) if self.carried == 1 else (SharingLayer, SharingAttention)
+        attention = self.attention(config, indexer, kind, **settings)
+        return layer(config.hidden, config.eps, attention, self.mlp(config, index))
 
     def prologue(self, step: Step) -> tuple[Tensor, ...]:
         import torch

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from bringup.graphs.config.fields import Fields
+from bringup.graphs.config.rotated_layers import read_rotated
 from bringup.graphs.config.text_config import of_text
 from bringup.graphs.core.module import Module
 from bringup.graphs.core.step import Step
@@ -65,7 +66,7 @@ class Llama4Config(DecoderConfig):
     @classmethod
     def _of_text(cls, fields: Fields) -> Self:
         layers = fields.layers("num_hidden_layers")
-        rotated, sparse = _rotated(fields, layers), _sparse(fields, layers)
+        rotated, sparse = read_rotated(fields, layers, empty=True), _sparse(fields, layers)
         experts = fields.experts("num_local_experts", 16, minimum=int(any(sparse)))
         absent: dict[str, Any] = {"max_positions": 4096 * 32, "kv_heads": 8, "head_dim": 128, "ffn": 16384, "eps": 1e-5}
         keys = {"intermediate_size": "intermediate_size_mlp"}
@@ -82,18 +83,6 @@ class Llama4Config(DecoderConfig):
             num_experts=experts,
             experts_per_token=fields.size("num_experts_per_tok", 1, minimum=int(any(sparse)), maximum=max(experts, 1)),
         )
-
-
-def _rotated(fields: Fields, layers: int) -> tuple[bool, ...]:
-    """Whether each layer has rope: by `no_rope_layers`, where 0 is a layer without; by default all but each fourth."""
-    every = fields.size("no_rope_layer_interval", 4)
-    stated = fields.indices("no_rope_layers")
-    if not stated:
-        return tuple((index + 1) % every != 0 for index in range(layers))
-    if len(stated) < layers and not fields.stopped:
-        message = f"`no_rope_layers` has {len(stated)} numbers for {layers} layers"
-        fields.error("BU121", message, "no_rope_layers", stops="")
-    return tuple(stated[index : index + 1] != (0,) for index in range(layers))
 
 
 def _sparse(fields: Fields, layers: int) -> tuple[bool, ...]:

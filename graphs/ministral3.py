@@ -16,7 +16,7 @@ from bringup.graphs.core.step import Step
 from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common
 from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.mlp import GatedMLP
-from bringup.graphs.ops.rotary import query_growth
+from bringup.graphs.layers.query_growth import QueryGrowth
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,13 +56,13 @@ class GrowingAttention(GroupedAttention):
 
     def __init__(self, m: int, h: int, g: int, d: int, *, window: int | None, growth: tuple[float, int]) -> None:
         super().__init__(m, h, g, d, window=window)
-        self.growth = growth
+        self.growth = QueryGrowth(*growth)
 
     def with_positions(
         self, q_NHD: Tensor, k_NGD: Tensor, cos: Tensor | None, sin: Tensor | None, step: Step
     ) -> tuple[Tensor, Tensor]:
         q_NHD, k_NGD = super().with_positions(q_NHD, k_NGD, cos, sin, step)
-        return q_NHD * query_growth(step.positions, *self.growth).to(q_NHD.dtype), k_NGD
+        return self.growth(q_NHD, step), k_NGD
 
 
 class Ministral3(CausalLM):

@@ -43,6 +43,7 @@ _LLAVA = (
     *("LlavaForConditionalGeneration", "LlavaLlamaForCausalLM", "LlavaMistralForCausalLM", "LlavaQwenForCausalLM"),
     "Mistral3ForConditionalGeneration",
 )
+_MISTRAL_LARGE4 = ("MistralLarge4ForConditionalGeneration", "MistralLarge4Model", "MistralLarge4TextModel")
 _QWEN35_MOE = ("Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM", "Qwen3_5MoeTextModel")
 FAMILIES: tuple[Family, ...] = (
     _family("bamba", "Bamba", "BambaForCausalLM", "BambaModel"),
@@ -71,6 +72,7 @@ FAMILIES: tuple[Family, ...] = (
     _family("llava", "Llava", *_LLAVA),
     _family("ministral3", "Ministral3", "Ministral3ForCausalLM", "Ministral3Model"),
     _family("mistral4", "Mistral4", "Mistral4ForCausalLM", "Mistral4Model"),
+    _family("mistral_large4", "MistralLarge4", *_MISTRAL_LARGE4),
     _family("mixtral", "Mixtral", "MixtralForCausalLM", "MixtralModel"),
     _family("nemotron_h", "NemotronH", "NemotronHForCausalLM", "NemotronHModel"),
     _family("olmo2", "Olmo2", "Olmo2ForCausalLM", "Olmo2Model"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -70,8 +70,8 @@ def base_of(signature: Signature, adapter: Adapter, more: Iterable[Adapter] = ()
     """The base that an adapter of rules describes, without a checkpoint.
 
     A head that is tied to the embedding is separate: a LoRA of one is not added to the other. Experts may be named one
-    by one, or as other programs store them, all of a layer in one tensor. `more` are tables of further names. Raises
-    the errors of `published`.
+    by one, or as other programs store them, all of a layer in one tensor; a rule with alternatives has the names of
+    each. `more` are tables of further names. Raises the errors of `published`.
     """
     outside = frozenset(adapter.outside())
     ties = [rule.expr for rule in adapter.rules if isinstance(rule.expr, Tied) and rule.expr.alike]
@@ -87,10 +87,10 @@ def base_of(signature: Signature, adapter: Adapter, more: Iterable[Adapter] = ()
     tensors = _read(signature, apart, uses, adapter.prefixes, outside)
     own = frozenset(tensors)
     read = {use.entry.declared.name: name for name, used in uses.items() for use in used}
-    for table in (*stacked(signature, read), *more):
+    for table in (*stacked(signature, read), *_alternatives(adapter), *more):
         part = Signature({name: declared for name, declared in signature.items() if any(table.matching(name))})
         others: dict[str, list[Use]] = {}
-        tensors = {**_read(part, table, others), **tensors}
+        tensors = {**_read(part, table, others, table.prefixes, outside), **tensors}
         uses = others | uses
     return Base(
         parameters=tuple(signature),
@@ -118,6 +118,14 @@ def _read(
             if isinstance(source, TensorInfo):
                 uses.setdefault(source.name, []).append(Use(entry, place))
     return tensors
+
+
+def _alternatives(adapter: Adapter) -> Iterator[Adapter]:
+    """Tables of the names that rules with alternatives may read, except the last ones, which are the published."""
+    rules = [rule for rule in adapter.rules if isinstance(rule.expr, Tied) and not rule.expr.alike]
+    for at in range(max((len(rule.every) for rule in rules), default=1) - 1):
+        own = [replace(rule, expr=rule.every[at]) for rule in rules if at < len(rule.every) - 1]
+        yield replace(adapter, rules=own, _renamed_rules={})
 
 
 def _untied(rule: Rule) -> Rule:

@@ -22,16 +22,21 @@ def disagreements(pairs: Sequence[Pair], config: LoraConfig, base: Base) -> list
         return []
     extra = sorted({pair.module for pair in pairs if not _named(pair, config, base)})
     have = {pair.target for pair in pairs}
+    changed = {
+        kind: set[str]().union(*(_parameters(base, target) for target in have if (target in base.published) == kind))
+        for kind in (True, False)
+    }
     alike = {digits(target)[0] for target in have}
     missing: list[str] = []
     for module in _modules(base, pairs):
         target = base.own(module) + WHOLE
         linear = _is_linear(base, target)
+        under_another_name = changed[target not in base.published] & _parameters(base, target)
         optional = EXPERT in _axes(base, target) or ".experts." in target
         if (
             target not in have
             and config.targets_module(module, linear=linear)
-            and (not optional or digits(target)[0] in alike)
+            and (digits(target)[0] in alike if optional else not under_another_name)
         ):
             missing.append(module)
     found: list[Diagnostic] = []
@@ -70,6 +75,10 @@ def _is_matrix(name: str, axes: int) -> bool:
 
 def _axes(base: Base, target: str) -> set[str]:
     return set[str]().union(*(use.axes for use in base.uses.get(target, ())))
+
+
+def _parameters(base: Base, target: str) -> set[str]:
+    return {use.entry.declared.name for use in base.uses.get(target, ())}
 
 
 def _is_linear(base: Base, target: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import cast
 
 from bringup.compile.schedule.graph.op_graph import Buffer, Group, Node, OpGraph, View
 from bringup.compile.schedule.graph.roles import Role, role_of
@@ -178,7 +179,7 @@ class _Size:
         (tokens, heads, *_), caches = views[0].shape, [v for v in views[1:] if self._kind(v) == "state"]
         seen = self._seen(node, tokens // self.sequences)
         if node.short == "latent_attention":
-            return self._latent(views, tokens, seen)
+            return self._latent(node, tokens, seen)
         if node.short == "index_scores":
             return int(2 * tokens * heads * (views[0].shape[2] + 1) * self.keys)
         channels = sum(view.shape[-1] for view in caches or views[1:3])
@@ -192,11 +193,12 @@ class _Size:
         each = {"state_space": 5, "gated_delta_rule": 7}[node.short]
         return each * elements * node.views[0].shape[2]
 
-    def _latent(self, views: list[View], tokens: int, seen: float) -> int:
+    def _latent(self, node: Node, tokens: int, seen: float) -> int:
         """Operations of MLA in the form with fewer; see `graphs.ops.latent_attention.cheaper_form`."""
-        queries, rotated, rows, to_keys, to_values = views[:5]
-        (_, h, n), p, c = queries.shape, rotated.shape[2], to_keys.shape[1]
-        v, width = to_values.shape[0] // h, rows.shape[-1]
+        names = ("q_NHn", "rows_S1r", "to_keys_xc", "to_values_yc")
+        queries, rows, to_keys, to_values = (cast("View", node.argument(name)) for name in names)
+        (_, h, n), c, width = queries.shape, to_keys.shape[1], rows.shape[-1]
+        v, p = to_values.shape[0] // h, width - c
         absorbed = 2 * tokens * (h * (width + c) * seen + to_keys.elements + to_values.elements)
         keys = self.sequences * self.keys
         direct = 2 * (keys * (to_keys.elements + to_values.elements) + tokens * h * (n + p + v) * seen)

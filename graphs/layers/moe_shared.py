@@ -23,17 +23,18 @@ class SigmoidRouter(Module):
     """(selected_NK, weights_NK) by sigmoid scores in float32 (DeepSeek-V3 report, equations 12 to 16).
 
     A learned bias is added for the selection only, not to the weights, if the routing has one; the score of a group is
-    the sum of its `best`.
+    the sum of its `best`. The weight has the model's dtype, or `dtype`.
     """
 
     best: ClassVar[int] = 2
+    dtype: ClassVar[str | None] = None
     lora_parameters = ("weight",)
 
     def __init__(self, m: int, routing: RoutingConfig) -> None:
         super().__init__()
         self.routing = routing
         self.weight_lora: LoraSlots | None = None
-        self.weight = Param("out:e in:m", e=routing.experts, m=m)
+        self.weight = Param("out:e in:m", e=routing.experts, m=m, dtype=self.dtype)
         self.e_score_correction_bias = Param("e", e=routing.experts, dtype="float32") if routing.bias else None
 
     def add_lora(self, slots: int, rank: int) -> None:
@@ -66,6 +67,12 @@ class SoftmaxRouter(SigmoidRouter):
 
     def scored(self, logits_NE: Tensor) -> Tensor:
         return logits_NE.softmax(-1)
+
+
+class Float32SoftmaxRouter(SoftmaxRouter):
+    """With a weight that is float32 in models of any dtype."""
+
+    dtype = "float32"
 
 
 class SharedMixture(Module):

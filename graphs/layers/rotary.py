@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bringup.graphs.config.rope import RopeConfig
-from bringup.graphs.core.module import Const, Module
+from bringup.graphs.core.module import Const, Module, Param
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,6 +85,22 @@ class DynamicRope(Module):
         exponents = torch.arange(0, self.d, 2).float() / self.d
         angles = step.positions[:, None].float() / theta_N1**exponents
         return torch.cos(angles), torch.sin(angles)
+
+
+class LearnedRope(Module):
+    """As `Rope`, with frequencies that are multiplied by e^alpha, a learned number for each pair of channels."""
+
+    def __init__(self, config: RopeConfig, d: int) -> None:
+        super().__init__()
+        pairs, self.factor = (d + 1) // 2, config.attention_factor
+        self.alpha = Param("pair", pair=pairs, dtype="float32")
+        self.frequencies = Const("pair", lambda positions: config.frequencies(d), pair=pairs)
+
+    def forward(self, step: Step) -> tuple[Tensor, Tensor]:
+        import torch
+
+        angles = step.positions[:, None].float() * (self.frequencies * self.alpha.exp())
+        return torch.cos(angles) * self.factor, torch.sin(angles) * self.factor
 
 
 def rope_rows(config: RopeConfig, head_dim: int) -> Module:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @op("q_NHn[N H n] q_NHp[N H p] rows_S1r[S one r] to_keys_xc[Hn c] to_values_yc[Hv c] -> [N H v]")
 def latent_attention(
     q_NHn: Tensor,
-    q_NHp: Tensor,
+    q_NHp: Tensor | None,
     rows_S1r: Tensor,
     to_keys_xc: Tensor,
     to_values_yc: Tensor,
@@ -34,25 +34,27 @@ def latent_attention(
 ) -> Tensor:
     """Multi-head latent attention (DeepSeek-V2 report, §2.1): the direct form, keys and values of every head computed.
 
-    A row of the cache is c channels of a latent, then p of a key that all heads share. For head h, keys are
-    `to_keys_xc`[h] · latent and the p channels; values are `to_values_yc`[h] · latent. The other settings are those
-    of `attention`. The absorbed form has the same result except for rounding: see `absorbed`.
+    A row of the cache is c channels of a latent, then p of a key that all heads share, if there are such. For head h,
+    keys are `to_keys_xc`[h] · latent and the p channels; values are `to_values_yc`[h] · latent. The other settings are
+    those of `attention`. The absorbed form has the same result except for rounding: see `absorbed`.
     """
     import torch
 
     H, c = q_NHn.shape[1], to_keys_xc.shape[1]
     row_BL1r = cached_rows(rows_S1r, step).to(q_NHn.dtype)
     latent_BLc, turned_BL1p = row_BL1r[:, :, 0, :c], row_BL1r[..., c:]
-    k_BLHn = linear(latent_BLc, to_keys_xc).view(*latent_BLc.shape[:2], H, -1)
+    k_BLHd = linear(latent_BLc, to_keys_xc).view(*latent_BLc.shape[:2], H, -1)
     v_BLHv = linear(latent_BLc, to_values_yc).view(*latent_BLc.shape[:2], H, -1)
-    q_NHd = torch.cat((q_NHn, q_NHp), -1)
-    k_BLHd = torch.cat((k_BLHn, turned_BL1p.expand(-1, -1, H, -1)), -1)
+    q_NHd = q_NHn
+    if q_NHp is not None:
+        q_NHd = torch.cat((q_NHn, q_NHp), -1)
+        k_BLHd = torch.cat((k_BLHd, turned_BL1p.expand(-1, -1, H, -1)), -1)
     return row_attention(q_NHd, k_BLHd, v_BLHv, step, scale, selected_NL=selected_NL)
 
 
 def absorbed(
     q_NHn: Tensor,
-    q_NHp: Tensor,
+    q_NHp: Tensor | None,
     rows_S1r: Tensor,
     to_keys_xc: Tensor,
     to_values_yc: Tensor,
@@ -72,14 +74,14 @@ def absorbed(
     to_latent_Hnc = to_keys_xc.view(H, -1, c)
     from_latent_Hcv = to_values_yc.view(H, -1, c).transpose(1, 2)
     q_NHc = torch.bmm(q_NHn.transpose(0, 1), to_latent_Hnc).transpose(0, 1)
-    q_NHr = torch.cat((q_NHc, q_NHp), -1)
+    q_NHr = q_NHc if q_NHp is None else torch.cat((q_NHc, q_NHp), -1)
     mixed_NHc = attention(q_NHr, rows_S1r, rows_S1r[..., :c], step, scale, selected_NL=selected_NL)
     return torch.bmm(mixed_NHc.transpose(0, 1), from_latent_Hcv).transpose(0, 1)
 
 
 def cheaper_form(
     q_NHn: Tensor,
-    q_NHp: Tensor,
+    q_NHp: Tensor | None,
     rows_S1r: Tensor,
     to_keys_xc: Tensor,
     to_values_yc: Tensor,

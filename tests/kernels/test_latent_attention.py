@@ -19,26 +19,28 @@ TOLERANCES = {"float32": 2e-6, "bfloat16": 8e-3, "float16": 1e-3}
 DECODE, CHOSEN, PREFILL = ([70, 130], [1, 1], 0, False), ([200], [1], 0, True), ([70, 20], [33, 20], 4, True)
 
 
-# Each shape, and decode and prefill in both dtypes; on sm_80 what the matrix units multiply.
+# Each shape, and decode and prefill in both dtypes; on sm_80 what the matrix units multiply; keys without rope.
 @pytest.mark.parametrize(
-    ("lengths", "new", "padding", "chosen", "dtype", "capability"),
+    ("lengths", "new", "padding", "chosen", "dtype", "capability", "rotated"),
     [
-        (*DECODE, "bfloat16", "sm_90"),
-        (*CHOSEN, "float32", "sm_90"),
-        pytest.param(*PREFILL, "float32", "sm_90", marks=pytest.mark.slow),
-        pytest.param(*PREFILL, "bfloat16", "sm_90", marks=pytest.mark.slow),
-        pytest.param(*PREFILL, "bfloat16", "sm_80", marks=pytest.mark.slow),
-        pytest.param(*CHOSEN, "bfloat16", "sm_80", marks=pytest.mark.slow),
+        (*DECODE, "bfloat16", "sm_90", P),
+        (*CHOSEN, "float32", "sm_90", P),
+        (*CHOSEN, "float32", "sm_90", 0),
+        pytest.param(*PREFILL, "float32", "sm_90", P, marks=pytest.mark.slow),
+        pytest.param(*PREFILL, "bfloat16", "sm_90", P, marks=pytest.mark.slow),
+        pytest.param(*PREFILL, "bfloat16", "sm_80", P, marks=pytest.mark.slow),
+        pytest.param(*PREFILL, "bfloat16", "sm_90", 0, marks=pytest.mark.slow),
+        pytest.param(*CHOSEN, "bfloat16", "sm_80", P, marks=pytest.mark.slow),
     ],
 )
-def test_it_is_that_of_float64(lengths, new, padding, chosen, dtype, capability):
+def test_it_is_that_of_float64(lengths, new, padding, chosen, dtype, capability, rotated):
     random, blocks = np.random.default_rng(1), 5
     step = step_of(lengths, new, padding, blocks)
     tokens = sum(new) + padding
     kind = DTYPES[dtype]
     sizes = {
-        **{"q_NHn": (tokens, HEADS, N_), "q_NHp": (tokens, HEADS, P)},
-        "rows_S1r": ((len(lengths) * blocks + 1) * BLOCK, 1, C + P),
+        **{"q_NHn": (tokens, HEADS, N_), "q_NHp": (tokens, HEADS, rotated)},
+        "rows_S1r": ((len(lengths) * blocks + 1) * BLOCK, 1, C + rotated),
         **{"to_keys_xc": (HEADS * N_, C), "to_values_yc": (HEADS * V_, C)},
     }
     arrays = {name: random.standard_normal(size).astype(kind) for name, size in sizes.items()} | step
@@ -48,7 +50,8 @@ def test_it_is_that_of_float64(lengths, new, padding, chosen, dtype, capability)
     arrays["out"] = np.full((tokens, HEADS, V_), np.nan, kind)
     decode = new == [1] * len(new) and not padding
     settings = {"step_decode": decode, "step_contiguous": False, "step_proposals": False, "scale": 0.1}
-    found = result(node_graph("latent_attention", arrays, settings), arrays, capability)
+    given = arrays if rotated else {name: array for name, array in arrays.items() if name != "q_NHp"}
+    found = result(node_graph("latent_attention", given, settings), given, capability)
     wide = {name: np.asarray(arrays[name], np.float64) for name in sizes}
     q = np.concatenate([wide["q_NHn"], wide["q_NHp"]], -1)
     token = 0

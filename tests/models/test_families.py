@@ -63,6 +63,7 @@ ON_CPU: dict[str, tuple[str, ...]] = {
     "llava": ("llama",),
     "ministral3": ("window-yarn-tied",),
     "mistral4": ("groups-yarn-tied", "straight-queries-halves-biases"),
+    "mistral_large4": ("shared-latents-and-keys-yarn", "every-layer-selects-biases-tied"),
     "mixtral": ("more-experts-than-tokens", "window-tied"),
     "nemotron_h": ("groups-latent-biases",),
     "olmo2": ("biases-llama3",),
@@ -84,7 +85,7 @@ MORE = ("gpt_oss_mxfp4", "rare_words")  # files of cases beside the families' ow
 EVERY_TENSOR_MATTERS = {
     "deepseek_v3": ("groups-yarn",), "deepseek_v32": ("few-keys-yarn",), "falcon_h1": ("groups-norm-biases-tied",),
     "glm_moe_dsa": ("shared-keys-yarn",), "llama4": ("short-chunks-dense-layers",), "mistral4": ("groups-yarn-tied",),
-    "nemotron_h": ("groups-latent-biases",),
+    "mistral_large4": ("shared-latents-and-keys-yarn",), "nemotron_h": ("groups-latent-biases",),
     "deepseek_mtp": (), "eagle3": (), "gpt_oss_mxfp4": (), "llava": (), "mixtral": (), "qwen3_mtp": (),
     "rare_words": (),
 }  # fmt: skip
@@ -95,7 +96,7 @@ WALKED = {
 }  # fmt: skip
 WITHOUT_EXPERTS = ("deepseek_mtp-dense-straight-queries-tied",)  # which routing does not affect
 # Their files have a test of their own: their keys are those of another class, or of a config inside the config.
-OWN_KEYS = {"exaone", "gpt2", "internlm", "llama", "llava", "qwen"}
+OWN_KEYS = {"exaone", "gpt2", "internlm", "llama", "llava", "mistral_large4", "qwen"}
 
 
 @dataclass(frozen=True)

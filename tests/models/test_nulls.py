@@ -25,7 +25,7 @@ FAMILIES = (
     "llama", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "mixtral", "gpt2", "bloom", "gpt_neox", "phi3", "glm4_moe",
     "qwen3_next", "qwen3_5", "qwen3_5_moe", "gpt_oss", "deepseek_v2", "deepseek_v3", "deepseek_v32", "llava", "gemma2",
     "gemma3", "gemma4", "olmo2", "lfm2", "lfm2_moe", "granitemoehybrid", "bamba", "nemotron_h", "falcon_h1",
-    "glm_moe_dsa", "llama4", "mistral4", "ministral3",
+    "glm_moe_dsa", "llama4", "mistral4", "mistral_large4", "ministral3",
 )  # fmt: skip
 # Keys that files may have and those that transformers writes here need not.
 KEYS = (

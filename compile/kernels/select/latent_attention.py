@@ -21,14 +21,14 @@ def latent_attention(graph: OpGraph, group: Group, capability: str) -> tuple[Ker
     if len(group.nodes) != 1 or group.nodes[0].short != "latent_attention":
         return None
     node = group.nodes[0]
-    names = ("q_NHn", "q_NHp", "rows_S1r", "to_keys_xc", "to_values_yc")
+    names = ("q_NHn", "rows_S1r", "to_keys_xc", "to_values_yc")
     found = [tensor for name in names if (tensor := argument_of(graph, node, name)) is not None]
-    q, rotated, rows, to_keys, to_values = found
-    if q.dtype not in (WIDE, *NARROW) or any(tensor.strides[-1] != 1 for tensor in found):
+    (q, rows, to_keys, to_values), rotated = found, argument_of(graph, node, "q_NHp")
+    if q.dtype not in (WIDE, *NARROW) or any(each and each.strides[-1] != 1 for each in (*found, rotated)):
         return None
     (tokens, heads, _), channels = q.shape, to_keys.shape[1]
     size = size_of(q.dtype)
-    width = channels + rotated.shape[2]
+    width = channels + (rotated.shape[2] if rotated else 0)
     places, end = workspace([tokens * heads * width * size, tokens * heads * channels * size])
     absorbed = dense_tensor(places[0], q.dtype, (tokens, heads, width))
     mixed = dense_tensor(places[1], q.dtype, (tokens, heads, channels))
