@@ -1,4 +1,4 @@
-"""Gemma 4 as published: the text model's tensors under a longer prefix, next to vision and audio models.
+"""Gemma 4 as published: the text model's tensors under a longer prefix, next to those of images and audio.
 
 Gate and up of all experts are one tensor. So are the embeddings of tokens for all layers, and their projections.
 """
@@ -65,6 +65,6 @@ def _add_drops(gemma4: Adapter, own: int) -> None:
 
     why = "the layer attends to the keys and values of an earlier one"
     gemma4.drop(LAYER + "self_attn.{x:k_proj|v_proj|k_norm|v_norm}.{rest:**}", why=why, when=shares)
-    for part in ("vision_tower", "embed_vision", "audio_tower", "embed_audio"):
+    for part in ("vision_tower", "vision_embedder", "embed_vision", "audio_tower", "embed_audio"):
         gemma4.drop(f"{part}.{{rest:**}}", why="of images or audio; this graph is the language model, which reads text")
     drop_rope_tables(gemma4, "rotary_emb", "layers.{L}.self_attn.rotary_emb")
