@@ -30,8 +30,13 @@ def adapter(config: Gemma4Config) -> Adapter:
     if config.num_experts:
         _add_experts(gemma4)
     if config.input_width:
-        _add_inputs(gemma4, len(config.windows), config.input_width)
-    _add_drops(gemma4, len(config.windows) - config.shared_layers)
+        parts = "per_layer_input_gate|per_layer_projection|post_per_layer_input_norm"
+        gemma4[f"model.{LAYER}{{n:{parts}}}.weight"] = S(LAYER + "{n}.weight")
+        add_inputs(gemma4, config, "embed_tokens_per_layer", "per_layer_model_projection", "per_layer_projection_norm")
+    drop_shared(gemma4, config, LAYER + "self_attn.{x:k_proj|v_proj|k_norm|v_norm}.{rest:**}")
+    for part in ("vision_tower", "vision_embedder", "embed_vision", "audio_tower", "embed_audio"):
+        gemma4.drop(f"{part}.{{rest:**}}", why="of images or audio; this graph is the language model, which reads text")
+    drop_rope_tables(gemma4, "rotary_emb", "layers.{L}.self_attn.rotary_emb")
     return gemma4
 
 
@@ -47,24 +52,23 @@ def _add_experts(gemma4: Adapter) -> None:
     gemma4[f"model.{LAYER}experts.down_proj"] = S(LAYER + "experts.down_proj", "e m f")
 
 
-def _add_inputs(gemma4: Adapter, layers: int, width: int) -> None:
-    parts = "per_layer_input_gate|per_layer_projection|post_per_layer_input_norm"
-    gemma4[f"model.{LAYER}{{n:{parts}}}.weight"] = S(LAYER + "{n}.weight")
-    gemma4[f"model.{LAYER}input.norm.weight"] = S("per_layer_projection_norm.weight")
-    table = S("embed_tokens_per_layer.weight", "token (l p)", l=layers, p=width)
-    matrix = S("per_layer_model_projection.weight", "(l p) m", l=layers, p=width)
+def add_inputs(gemma4: Adapter, config: Gemma4Config, tokens: str, projections: str, norm: str) -> None:
+    """Adds the rules of the inputs of layers, from the tensors of these names that all layers share."""
+    layers, width = len(config.windows), config.input_width
+    table = S(f"{tokens}.weight", "token (l p)", l=layers, p=width).mv("token (l p) -> l token p", l=layers)
+    matrix = S(f"{projections}.weight", "(l p) m", l=layers, p=width).mv("(l p) m -> l p m", l=layers)
     for layer in range(layers):
         part = f"model.layers.{layer}.input."
-        gemma4[f"{part}embed_tokens.weight"] = table.mv("token (l p) -> l token p", l=layers).at("l", layer)
-        gemma4[f"{part}projection.weight"] = matrix.mv("(l p) m -> l p m", l=layers).at("l", layer)
+        gemma4[f"{part}embed_tokens.weight"] = table.at("l", layer)
+        gemma4[f"{part}projection.weight"] = matrix.at("l", layer)
+    gemma4[f"model.{LAYER}input.norm.weight"] = S(f"{norm}.weight")
 
 
-def _add_drops(gemma4: Adapter, own: int) -> None:
+def drop_shared(gemma4: Adapter, config: Gemma4Config, pattern: str) -> None:
+    """Drops keys and values, with their norms, of the layers {L} that share those of an earlier one."""
+    own = len(config.windows) - config.shared_layers
+
     def shares(found: Mapping[str, str]) -> bool:
         return int(found["L"]) >= own
 
-    why = "the layer attends to the keys and values of an earlier one"
-    gemma4.drop(LAYER + "self_attn.{x:k_proj|v_proj|k_norm|v_norm}.{rest:**}", why=why, when=shares)
-    for part in ("vision_tower", "vision_embedder", "embed_vision", "audio_tower", "embed_audio"):
-        gemma4.drop(f"{part}.{{rest:**}}", why="of images or audio; this graph is the language model, which reads text")
-    drop_rope_tables(gemma4, "rotary_emb", "layers.{L}.self_attn.rotary_emb")
+    gemma4.drop(pattern, why="the layer attends to the keys and values of an earlier one", when=shares)
