@@ -1,14 +1,15 @@
 """Gemma 4 as published: the text model's tensors under a longer prefix, next to those of images and audio.
 
 Gate and up of all experts are one tensor. So are the embeddings of tokens for all layers, and their projections.
+In quantised files, each expert is a module of three matrices; some have `moe.` in their names (vLLM, gemma4.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bringup.adapters.algebra.expr import S
-from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.algebra.expr import S, stack
+from bringup.adapters.planning.adapter import Adapter, either, tied
 from bringup.adapters.planning.drops import drop_rope_tables
 from bringup.graphs.gemma4 import Gemma4Config
 
@@ -28,7 +29,7 @@ def adapter(config: Gemma4Config) -> Adapter:
     gemma4[f"model.{LAYER}mlp.{{x:gate|up|down}}_proj.weight"] = S(LAYER + "mlp.{x}_proj.weight")
     gemma4["lm_head.weight"] = tied(S("lm_head.weight"), S("embed_tokens.weight", "vocab m"), when=config.tied_head)
     if config.num_experts:
-        _add_experts(gemma4)
+        _add_experts(gemma4, config.num_experts)
     if config.input_width:
         parts = "per_layer_input_gate|per_layer_projection|post_per_layer_input_norm"
         gemma4[f"model.{LAYER}{{n:{parts}}}.weight"] = S(LAYER + "{n}.weight")
@@ -40,16 +41,18 @@ def adapter(config: Gemma4Config) -> Adapter:
     return gemma4
 
 
-def _add_experts(gemma4: Adapter) -> None:
+def _add_experts(gemma4: Adapter, count: int) -> None:
     names = "post_feedforward_layernorm_1|pre_feedforward_layernorm_2|post_feedforward_layernorm_2"
     gemma4[f"model.{LAYER}{{n:{names}}}.weight"] = S(LAYER + "{n}.weight")
     gemma4[f"model.{LAYER}router.scaled_norm.weight"] = S(LAYER + "router.scale")
     gemma4[f"model.{LAYER}router.proj.weight"] = S(LAYER + "router.proj.weight")
     gemma4[f"model.{LAYER}router.per_expert_scale"] = S(LAYER + "router.per_expert_scale")
-    both = S(LAYER + "experts.gate_up_proj", "e (t f) m", t=2).mv("e (t f) m -> t e f m", t=2)
-    gemma4[f"model.{LAYER}experts.gate_proj"] = both.at("t", 0)
-    gemma4[f"model.{LAYER}experts.up_proj"] = both.at("t", 1)
-    gemma4[f"model.{LAYER}experts.down_proj"] = S(LAYER + "experts.down_proj", "e m f")
+    pair = S(LAYER + "experts.gate_up_proj", "e (t f) m", t=2).mv("e (t f) m -> t e f m", t=2)
+    fused = (pair.at("t", 0), pair.at("t", 1), S(LAYER + "experts.down_proj", "e m f"))
+    for whole, x, axes in zip(fused, ("gate", "up", "down"), ("f m", "f m", "m f"), strict=True):
+        places = (f"{LAYER}{place}experts.{{E}}.{x}_proj.weight" for place in ("", "moe."))
+        modules = (stack(S(name, axes), over="E", n=count) for name in places)
+        gemma4[f"model.{LAYER}experts.{x}_proj"] = either(*modules, whole)
 
 
 def add_inputs(gemma4: Adapter, config: Gemma4Config, tokens: str, projections: str, norm: str) -> None:

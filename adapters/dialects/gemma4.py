@@ -81,7 +81,7 @@ def _add_experts(gguf: Adapter) -> None:
         gguf[LAYER + name] = S(f"blk.{{L}}.{stored}")
     pair = S("blk.{L}.ffn_gate_up_exps.weight", "e (t f) m", t=2).mv("e (t f) m -> t e f m", t=2)
     for index, x in enumerate(("gate", "up")):
-        gguf[f"{LAYER}experts.{x}_proj"] = either(pair.at("t", index), S(f"blk.{{L}}.ffn_{x}_exps.weight", "e f m"))
+        gguf[f"{LAYER}experts.{x}_proj"] = either(S(f"blk.{{L}}.ffn_{x}_exps.weight", "e f m"), pair.at("t", index))
     gguf[LAYER + "experts.down_proj"] = S("blk.{L}.ffn_down_exps.weight", "e m f")
 
 
