@@ -1,13 +1,16 @@
 """Gemma 4's text models: Gemma 3 with wider heads in layers with full attention, and values that have a norm.
 
 Some models have experts in parallel with the MLP, embeddings of tokens for each layer, or layers that attend to the
-keys and values of an earlier one. config.json has the text model's keys under `text_config`, or is the text model's.
-Names and formulas: transformers' modeling_gemma4.py. N tokens of the step · m hidden · p channels of a layer's input
+keys and values of an earlier one. Gemma 4 12B, which transformers calls Gemma 4 Unified, has neither experts nor such
+embeddings. config.json has the text model's keys under `text_config`, or is the text model's.
+Names and formulas: transformers' modeling_gemma4.py and modeling_gemma4_unified.py. N tokens of the step · m hidden ·
+p channels of a layer's input
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from bringup.graphs.config.by_layer_type import Heads, read_heads, read_layer_types, read_ropes
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 KEYS = {"hidden_act": "hidden_activation"}
+UNIFIED = ("gemma4_unified", "gemma4_unified_text")
 # Keys on images, videos and audio: none affects a logit of text.
 OTHER_INPUTS = frozenset(
     """
@@ -50,7 +54,7 @@ class Gemma4Config(DecoderConfig):
     """
 
     family: ClassVar[str] = "gemma4"
-    model_types: ClassVar[tuple[str, ...]] = ("gemma4", "gemma4_text")
+    model_types: ClassVar[tuple[str, ...]] = ("gemma4", "gemma4_text", *UNIFIED)
 
     attention_bias: bool
     full: Heads
@@ -64,13 +68,15 @@ class Gemma4Config(DecoderConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
-        return of_text(fields, OTHER_INPUTS, cls._of_text, ties="outer", tied=True)
+        unified = fields.raw.get("model_type") in UNIFIED
+        return of_text(fields, OTHER_INPUTS, partial(cls._of_text, unified=unified), ties="outer", tied=True)
 
     @classmethod
-    def _of_text(cls, fields: Fields) -> Self:
-        windows, shared = read_layer_types(fields)
+    def _of_text(cls, fields: Fields, *, unified: bool) -> Self:
+        windows, shared = read_layer_types(fields, 1024 if unified else 512)
         full = read_heads(fields, windows)
-        absent: dict[str, Any] = {"max_positions": 131_072, "kv_heads": 4, "head_dim": 256, "ffn": 9216, "tied": True}
+        positions = 262_144 if unified else 131_072
+        absent: dict[str, Any] = {"max_positions": positions, "kv_heads": 4, "head_dim": 256, "ffn": 9216, "tied": True}
         absent |= {"activation": "gelu_pytorch_tanh", "caps": {"final_logit_softcapping": None}}
         local, settings, ropes = read_ropes(fields, windows, full.width)
         common = read_common(local, windows, keys=KEYS, scaled_positions=True, **absent, **settings)
@@ -89,15 +95,24 @@ class Gemma4Config(DecoderConfig):
             full=full,
             shared_layers=shared,
             shared_ffn=common["ffn"] * (2 if wide else 1),
-            input_width=fields.size("hidden_size_per_layer_input", 256, minimum=0),
-            input_vocab=fields.size("vocab_size_per_layer_input", 262_144),
-            **_experts(fields),
+            **_parts(fields, unified),
         )
 
 
-def _experts(fields: Fields) -> dict[str, Any]:
+def _parts(fields: Fields, unified: bool) -> dict[str, int]:
+    """The sizes of what only some models have; transformers' class of the unified one has none of it."""
+    if unified:
+        fields.only("hidden_size_per_layer_input", 0, None)
+        fields.only("enable_moe_block", False, None)
+    vocab = fields.size("vocab_size_per_layer_input", 262_144)
+    width = 0 if unified else fields.size("hidden_size_per_layer_input", 256, minimum=0)
+    routed = not unified and fields.get("enable_moe_block", bool, False)
+    return {"input_width": width, "input_vocab": vocab, **_experts(fields, routed)}
+
+
+def _experts(fields: Fields, routed: bool) -> dict[str, int]:
     keys = ("num_experts", "top_k_experts", "moe_intermediate_size")
-    if not fields.get("enable_moe_block", bool, False):
+    if not routed:
         for key in keys:
             fields.optional(key, int)
         return {"num_experts": 0, "experts_per_token": 0, "expert_ffn": 0}

@@ -35,6 +35,10 @@ def _family(name: str, graph: str, *architectures: str) -> Family:
 
 
 _EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Speculator", "Eagle3DraftModel")
+_GEMMA4 = (
+    *("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4TextModel"),
+    *("Gemma4UnifiedForConditionalGeneration", "Gemma4UnifiedForCausalLM", "Gemma4UnifiedTextModel"),
+)
 _LLAMA = (
     *("LlamaForCausalLM", "LlamaModel", "LLaMAForCausalLM"),  # the last in files from before transformers 4.28
     *("MistralForCausalLM", "MistralModel", "MinistralForCausalLM"),
@@ -57,7 +61,7 @@ FAMILIES: tuple[Family, ...] = (
     _family("falcon_h1", "FalconH1", "FalconH1ForCausalLM", "FalconH1Model"),
     _family("gemma2", "Gemma2", "Gemma2ForCausalLM", "Gemma2Model"),
     _family("gemma3", "Gemma3", "Gemma3ForCausalLM", "Gemma3TextModel"),
-    _family("gemma4", "Gemma4", "Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4TextModel"),
+    _family("gemma4", "Gemma4", *_GEMMA4),
     _family("glm4_moe", "Glm4Moe", "Glm4MoeForCausalLM", "Glm4MoeModel"),
     _family("glm_moe_dsa", "GlmMoeDsa", "GlmMoeDsaForCausalLM", "GlmMoeDsaModel"),
     _family("gpt2", "GPT2", "GPT2LMHeadModel", "GPT2Model"),

@@ -144,9 +144,13 @@ class Dialect:
         return {**values, **absent}
 
     def _implied(self, own: Mapping[str, Any]) -> set[str]:
-        """Widths that only repeat a head's."""
-        width = own.get("attention.key_length")
-        return {key for key in ("rope.dimension_count", "attention.value_length") if width and own.get(key) == width}
+        """Widths that only repeat a head's: those of all layers, and those of layers with a window."""
+        known: set[str] = set()
+        for layers in ("", "_swa"):
+            width = own.get(f"attention.key_length{layers}")
+            repeated = (f"rope.dimension_count{layers}", f"attention.value_length{layers}")
+            known |= {key for key in repeated if width and own.get(key) == width}
+        return known
 
 
 def turned_part(own: Mapping[str, Any], width: object) -> float:

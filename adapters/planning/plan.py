@@ -179,7 +179,15 @@ def _choose(
         with suppress(AxesError):  # reported when `own` is planned
             candidates = [_entry(adapter, declared, rule, expr, bindings, names) for expr in (own, other)]
             plan.compare += [(candidates[0], candidates[1])] if candidates[0] and candidates[1] else []
-    return own if present else other or others[-1]
+    if present:
+        return own
+    if other:
+        return other
+
+    def present_leaves(expr: Expr) -> int:
+        return sum(name in names for _, name in expr.leaves(bindings))
+
+    return max((*reversed(others), own), key=present_leaves)  # of equally many, the last
 
 
 def _entry(

@@ -15,7 +15,8 @@ from bringup.spec import Site
 class Tied:
     """A parameter that may be read from other tensors, of which the first that is there is used; see `tied`, `either`.
 
-    `alike`: all have the same values. `help`: what to do if none is there; the last is then reported.
+    `alike`: all have the same values. `help`: what to do if none is there. Of these, the one with most of its tensors
+    is reported; of equals, the last.
     """
 
     own: Expr

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bringup.compile.text.gguf_pre import PRE
-from bringup.compile.text.gguf_vocab import Vocab, broken, strings, unsupported
+from bringup.compile.text.gguf_vocab import Vocab, unsupported
 from bringup.diagnostics import did_you_mean
 
 
@@ -19,16 +19,13 @@ def byte_level(vocab: Vocab) -> dict[str, Any]:
         message = f"pre-tokenizer `{name[:40]}`" if isinstance(name, str) else "no name of a pre-tokenizer"
         guess = did_you_mean(str(name)[:40], PRE) or f"known: {', '.join(PRE)}"
         raise unsupported(vocab.meta, f"{message}, whose regular expressions bringup does not have; {guess}")
-    ids = vocab.ids()
-    merges = [merge.split(" ") for merge in strings(vocab.meta, "merges")]
-    if not all(len(pair) == 2 and pair[0] + pair[1] in ids for pair in merges):
-        raise broken(vocab.meta, "has a merge whose result is not a token")
+    model = {"type": "BPE", "vocab": vocab.ids(), "merges": vocab.merges(), "ignore_merges": pre.ignore_merges}
     byte = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     return {
         "normalizer": None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*map(_split, pre.regexes), byte]},
         "decoder": byte,
-        "model": {"type": "BPE", "vocab": ids, "merges": merges, "ignore_merges": pre.ignore_merges},
+        "model": model,
     }
 
 

@@ -1,13 +1,14 @@
 """SentencePiece models in GGUF: pieces with scores. A space is written as U+2581, unknown characters as bytes.
 
 `llama` merges the adjacent pair whose merged piece has the highest score (SentencePiece's `bpe_model.cc`). As a BPE,
-that is the list of all pairs that form a piece, highest score first. `t5` is a unigram model: it maximises the sum of
-scores.
+that is the list of all pairs that form a piece, highest score first. `gemma4` is the same with a list of merges. `t5`
+is a unigram model: it maximises the sum of scores.
 """
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Any
 
 from bringup.compile.text.gguf_vocab import BYTE, NORMAL, Vocab, broken, numbers
@@ -18,8 +19,20 @@ MOST_SPLITS = 1 << 22  # ways to split a piece in two; a vocabulary of 262,144 h
 
 def scored_merges(vocab: Vocab) -> dict[str, Any]:
     """Normalizer, pre-tokenizer, model and decoder of a `llama` model. Raises BU231."""
-    model = {"type": "BPE", "vocab": vocab.ids(), "merges": _merges(vocab), "unk_token": vocab.unknown_token()}
-    return _whole(vocab, [], {**model, "fuse_unk": True, "byte_fallback": True})
+    return _whole([], _bpe(vocab, _merges(vocab)), prefix=_adds_space(vocab))
+
+
+def listed_merges(vocab: Vocab) -> dict[str, Any]:
+    """The same of a `gemma4` model, which never adds a space. Raises BU231.
+
+    llama.cpp also separates newlines from other text, which the model's own tokenizer does not.
+    """
+    return _whole([], _bpe(vocab, vocab.merges()), prefix=False)
+
+
+def _bpe(vocab: Vocab, merges: Sequence[Sequence[str]]) -> dict[str, Any]:
+    model = {"type": "BPE", "vocab": vocab.ids(), "merges": merges, "unk_token": vocab.unknown_token()}
+    return {**model, "fuse_unk": True, "byte_fallback": True}
 
 
 def _merges(vocab: Vocab) -> list[tuple[str, str]]:
@@ -59,12 +72,15 @@ def unigram(vocab: Vocab) -> dict[str, Any]:
         raise broken(meta, "has no unknown token")
     scored = list(zip(vocab.ids(), vocab.scores(), strict=True))
     model = {"type": "Unigram", "unk_id": vocab.unknown, "vocab": scored, "byte_fallback": BYTE in vocab.types}
-    return _whole(vocab, normalizers, model)
+    return _whole(normalizers, model, prefix=_adds_space(vocab))
 
 
-def _whole(vocab: Vocab, normalizers: list[dict[str, Any]], model: dict[str, Any]) -> dict[str, Any]:
-    """A tokenizer without a pre-tokenizer: the text is one word, with a leading U+2581 and spaces as U+2581."""
-    prefix = vocab.meta.scalar("tokenizer.ggml.add_space_prefix", True) is not False
+def _adds_space(vocab: Vocab) -> bool:
+    return vocab.meta.scalar("tokenizer.ggml.add_space_prefix", True) is not False
+
+
+def _whole(normalizers: list[dict[str, Any]], model: dict[str, Any], *, prefix: bool) -> dict[str, Any]:
+    """A tokenizer without a pre-tokenizer: the text is one word, with spaces as U+2581, and one first if `prefix`."""
     begin = [{"type": "Prepend", "prepend": SPACE}] if prefix else []
     escape = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     back = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}

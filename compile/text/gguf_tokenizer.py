@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from bringup.compile.text.gguf_bpe import byte_level
-from bringup.compile.text.gguf_pieces import scored_merges, unigram
+from bringup.compile.text.gguf_pieces import listed_merges, scored_merges, unigram
 from bringup.compile.text.gguf_vocab import Vocab, broken, unsupported
 
-KINDS = {"gpt2": byte_level, "llama": scored_merges, "t5": unigram}  # by `tokenizer.ggml.model`
+# By `tokenizer.ggml.model`.
+KINDS = {"gpt2": byte_level, "llama": scored_merges, "gemma4": listed_merges, "t5": unigram}
 EOS = ("eot_token_id", "eom_token_id")  # end of turn, of message
 
 

@@ -18,6 +18,7 @@ DEFAULTS: dict[str, tuple[int | None, int | None, int | None, bool, bool]] = {
     "t5": (None, 1, 2, False, True),
     "gpt2": (None, None, None, False, False),
 }
+ALWAYS_BOS = ("gemma4",)  # llama.cpp adds bos, whatever the file says: early files have false
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,13 @@ class Vocab:
             raise broken(self.meta, "does not have one finite score for each token")
         return scores
 
+    def merges(self) -> list[list[str]]:
+        """The pairs of tokens that are merged, in order. Raises BU231 if the result of one is not a token."""
+        ids, merges = self.ids(), [merge.split(" ") for merge in strings(self.meta, "merges")]
+        if not all(len(pair) == 2 and pair[0] + pair[1] in ids for pair in merges):
+            raise broken(self.meta, "has a merge whose result is not a token")
+        return merges
+
     def unknown_token(self) -> str | None:
         """The token for text that no other token represents, if there is one."""
         known = type(self.unknown) is int and 0 <= self.unknown < len(self.tokens)
@@ -66,6 +74,7 @@ def read_vocab(meta: Metadata) -> Vocab:
     bos, eos, unknown, add_bos, add_eos = DEFAULTS.get(str(meta.scalar("tokenizer.ggml.model")), DEFAULTS["gpt2"])
     if pre := PRE.get(str(meta.scalar("tokenizer.ggml.pre"))):
         add_bos = add_bos or pre.add_bos
+    always_bos = meta.scalar("tokenizer.ggml.model") in ALWAYS_BOS
     tokens = strings(meta, "tokens")
     has_types = "tokenizer.ggml.token_type" in meta
     types: Sequence[float] = numbers(meta, "token_type") if has_types else [NORMAL] * len(tokens)
@@ -82,7 +91,7 @@ def read_vocab(meta: Metadata) -> Vocab:
         bos=stated("bos_token_id", bos),
         eos=stated("eos_token_id", eos),
         unknown=stated("unknown_token_id", unknown),
-        add_ends=(stated("add_bos_token", add_bos) is True, stated("add_eos_token", add_eos) is True),
+        add_ends=(always_bos or stated("add_bos_token", add_bos) is True, stated("add_eos_token", add_eos) is True),
     )
 
 

@@ -32,10 +32,13 @@ class Heads:
     key: str = field(default="num_key_value_heads", compare=False)
 
 
-def read_layer_types(fields: Fields) -> tuple[Windows, int]:
-    """The window of each layer, None in the last, and the number of layers that share keys and values."""
-    layers, window = fields.layers("num_hidden_layers"), sliding_window(fields, 512)
-    windows = (*alternating_windows(fields, layers, window, full_every=6)[:-1], None)
+def read_layer_types(fields: Fields, window: int) -> tuple[Windows, int]:
+    """The window of each layer, None in the last, and the number of layers that share keys and values.
+
+    `window` is the size of a window if the config has none.
+    """
+    layers, size = fields.layers("num_hidden_layers"), sliding_window(fields, window)
+    windows = (*alternating_windows(fields, layers, size, full_every=6)[:-1], None)
     shared = fields.size("num_kv_shared_layers", 0, minimum=0)
     own = windows[: max(layers - shared, 0)]
     if not fields.stopped and {*own} != {*windows}:

@@ -36,7 +36,7 @@ from transformers.models.mistral4 import Mistral4Config
 
 from tests.adapters import gguf_keys, gguf_tensors, llama_cpp
 from tests.adapters.llama_cpp import Config, Tensors
-from tests.models import parity, test_falcon_h1, test_lfm2_moe
+from tests.models import parity, test_falcon_h1, test_gemma4, test_lfm2_moe
 from tests.models.test_deepseek_v3 import save_biased
 
 ARCH = gguf.MODEL_ARCH
@@ -233,6 +233,10 @@ CASES: dict[str, Case] = {
             rope_parameters=LLAMA3 | {"rope_theta": 5e5, "factor": 16.0, "high_freq_factor": 1.0},
         ),
     ),
+    **{
+        f"gemma4-{name}": Case(arch=ARCH.GEMMA4, words=gguf_keys.gemma4, tensors=gguf_tensors.gemma4, config=config)
+        for name, config in test_gemma4.CASES.items() if name != "unified"
+    },
     "exaone": Case(
         arch=ARCH.EXAONE, words=gguf_keys.exaone,
         config=LlamaConfig(**SIZES, hidden_size=42, intermediate_size=66, num_attention_heads=7,

@@ -271,6 +271,35 @@ def bamba(writer: gguf.GGUFWriter, config: Config) -> None:
     writer.add_rope_scaling_finetuned(True)
 
 
+def gemma4(writer: gguf.GGUFWriter, config: Config) -> None:
+    """`Gemma4Model.set_gguf_parameters`, and what its bases write from keys of Gemma 4 only."""
+    local, layers, shared = config["head_dim"], config["num_hidden_layers"], config["num_kv_shared_layers"]
+    full = config["per_layer_config"][str(layers - 1)]
+    windows = [kind == "sliding_attention" for kind in config["layer_types"]]
+    ropes = config["rope_parameters"]
+    writer.add_rope_freq_base(ropes["full_attention"]["rope_theta"])
+    writer.add_rope_freq_base_swa(ropes["sliding_attention"]["rope_theta"])
+    if config["final_logit_softcapping"]:
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_sliding_window_pattern(windows)
+    writer.add_shared_kv_layers(shared)
+    writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"] or 0)
+    for name, width in (("", full["head_dim"]), ("_swa", local)):
+        set_key(writer, f"attention.key_length{name}", width)
+        set_key(writer, f"attention.value_length{name}", width)
+        set_key(writer, f"rope.dimension_count{name}", width)
+    if config["moe_intermediate_size"]:
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        writer.add_expert_used_count(config["top_k_experts"])
+    if config["use_double_wide_mlp"]:
+        width = config["intermediate_size"]
+        set_key(writer, "feed_forward_length", [width] * (layers - shared) + [2 * width] * shared)
+    if other := full.get("num_key_value_heads"):
+        heads = config["num_key_value_heads"]
+        set_key(writer, "attention.head_count_kv", [heads if window else other for window in windows])
+
+
 def qwen3_5(writer: gguf.GGUFWriter, config: Config) -> None:
     """`_Qwen35MRopeMixin.set_gguf_parameters`, after those above."""
     qwen3_next(writer, config)

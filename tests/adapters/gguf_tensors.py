@@ -85,6 +85,28 @@ def llama4(tensors: Tensors, config: Config) -> Tensors:
     return out
 
 
+def gemma4(tensors: Tensors, config: Config) -> Tensors:
+    """`Gemma4Model.modify_tensors`, `filter_tensors` and `generate_extra_tensors`.
+
+    Layers that share keys and values have keys of their own, as those of published checkpoints.
+    """
+    out: Tensors = {}
+    for name, array in tensors.items():
+        if name.endswith("router.scale"):
+            name = name.replace("model.layers", "blk").replace("router.scale", "ffn_gate_inp.scale")
+        elif name.endswith("per_expert_scale"):
+            name = name.replace("model.layers", "blk").replace("router.per_expert_scale", "ffn_down_exps.scale")
+        elif name.endswith(("layer_scalar", "gate_up_proj", "experts.down_proj")):
+            name = f"{name}.weight"
+        out[name] = array
+    layers, shared = config["num_hidden_layers"], config["num_kv_shared_layers"]
+    keys = tensors["model.layers.0.self_attn.k_proj.weight"]
+    out |= {f"model.layers.{layer}.self_attn.k_proj.weight": keys for layer in range(layers - shared, layers)}
+    rope, width = config["rope_parameters"]["full_attention"], config["per_layer_config"][str(layers - 1)]["head_dim"]
+    turned = int(width * rope["partial_rotary_factor"] / 2)
+    return out | {"rope_freqs.weight": np.float32([1.0] * turned + [1e30] * (width // 2 - turned))}
+
+
 def fused(tensors: Tensors, config: Config) -> Tensors:
     """q, k and v of Qwen2 as Qwen 1 has them: one after another in one tensor."""
     out = {name: array for name, array in tensors.items() if not any(f".{x}_proj." in name for x in "qkv")}

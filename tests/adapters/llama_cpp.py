@@ -61,7 +61,7 @@ def convert(
     layers = config.get("num_hidden_layers") or config.get("n_layer") or len(config["layers_block_type"])
     names = gguf.get_tensor_name_map(arch, layers)
     for name, array in (stacked(found) if stack else found).items():
-        if not (new := (rename or {}).get(name) or names.get_name(name, try_suffixes=(".weight", ".bias"))):
+        if not (new := (rename or {}).get(name) or names.get_name(name, try_suffixes=(".weight", ".bias", ".scale"))):
             new = apart(name, names)
         if array.dtype == np.uint8:
             writer.add_tensor(new, array, raw_dtype=blocks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -133,6 +134,54 @@ def test_layers_of_lfm2_without_key_heads_have_a_convolution(
         ]
     else:
         assert list(job.graph.config.with_attention) == found
+
+
+@pytest.mark.parametrize(
+    ("changes", "codes", "key"),
+    [
+        ({"attention.key_length_swa": None}, {"BU121"}, "head_dim"),
+        ({"attention.value_length_swa": 6}, {"BU120"}, "gemma4.attention.value_length_swa"),
+        ({"attention.sliding_window": None}, {"BU121"}, "sliding_window"),
+        ({"attention.sliding_window_pattern": None}, {"BU122"}, "layer_types"),
+        ({"attention.sliding_window_pattern": [1, 0]}, {"BU122"}, "layer_types"),
+        ({"attention.head_count_kv": [2, 1, 2]}, {"BU121"}, "num_key_value_heads"),
+        ({"attention.head_count_kv": [2, 1]}, {"BU121"}, "num_key_value_heads"),
+        ({"embedding_length_per_layer_input": None}, {"BU121"}, "hidden_size_per_layer_input"),
+        ({"feed_forward_length": None}, {"BU121"}, "intermediate_size"),
+        ({"feed_forward_length": [66, 66, 132]}, {"BU121"}, "intermediate_size"),
+        ({"attention.key_length": 22}, {"BU122"}, "rope_type"),
+        ({"rope.scaling.factor": 2}, {"BU120"}, "gemma4.rope.scaling.factor"),
+        ({"attention.shared_kv_layers": 3}, {"BU122"}, "num_kv_shared_layers"),
+        ({"block_count": 2**32 - 1}, {"BU124"}, "num_hidden_layers"),
+    ],
+)
+def test_keys_that_gemma4_needs(changes: dict[str, Any], codes: set[str], key: str, tmp_path: Path) -> None:
+    """Those that llama.cpp requires are errors if they are absent, and the others if they do not describe the model."""
+    case = CASES["gemma4-values-of-keys"]
+
+    def words(writer: gguf.GGUFWriter, config: llama_cpp.Config) -> None:
+        case.words(writer, config)
+        for name, value in changes.items():
+            if value is None:
+                writer.kv_data[0].pop(f"{writer.arch}.{name}")
+            else:
+                gguf_keys.set_key(writer, name, value)
+
+    _, file = gguf_families.write(case, tmp_path, words=words)
+    found = open_job(None, str(file)).findings
+    assert {each.code for each in found if each.parameter == key} == codes
+
+
+def test_gemma4_needs_the_divisors_of_rope(tmp_path: Path) -> None:
+    """Others than those that llama.cpp's converter writes, and none."""
+    case = CASES["gemma4-values-of-keys"]
+
+    def tensors(found: llama_cpp.Tensors, config: llama_cpp.Config) -> llama_cpp.Tensors:
+        found = case.tensors(found, config)
+        return found | {"rope_freqs.weight": found["rope_freqs.weight"] ** 0.5}
+
+    _, file = gguf_families.write(case, tmp_path, tensors=tensors)
+    assert {each.code for each in open_job(None, str(file)).findings} == {"BU122"}
 
 
 @pytest.mark.parametrize("name", ["lfm2", "granitemoehybrid-of-experts-without-mamba"])

@@ -67,7 +67,7 @@ def test_every_regex_is_valid_and_loses_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "changes", "match"),
     [
-        ("BU232", {"model": "bert"}, "`gpt2`, `llama`, `t5` are supported"),
+        ("BU232", {"model": "bert"}, "`gpt2`, `llama`, `gemma4`, `t5` are supported"),
         ("BU232", {"model": None}, "no name"),
         ("BU232", {"pre": "smolm"}, "did you mean `smollm`"),
         ("BU232", {"pre": None}, "no name of a pre-tokenizer"),

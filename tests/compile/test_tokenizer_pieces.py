@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import GemmaTokenizer
 
 from bringup.compile.text.tokenizer import Tokenizer, load_tokenizer
 from tests.adapters.written import raises
-from tests.compile.tokenizer_files import TEXTS, charsmap, pieces, pieces_gguf
+from tests.compile.tokenizer_files import TEXTS, charsmap, pieces, pieces_gguf, sentences, write_tokenizer
 
 BOS, EOS = 1, 2
 
@@ -111,6 +114,56 @@ def test_no_space_is_put_before_a_text_when_the_file_says_so(tmp_path: Path) -> 
         ids = tokenizer.encode(text, whole=False)
         assert ids == truth.encode(text)
         assert tokenizer.decode(ids) == truth.decode(ids) == text.replace("\u2581", " ")
+
+
+@pytest.fixture(scope="module")
+def gemma() -> GemmaTokenizer:
+    """A small tokenizer of Gemma's kind, with merges of its own, learned from whole lines."""
+    specials = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
+    backend.normalizer = tokenizers.normalizers.Replace(" ", "\u2581")
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=700, special_tokens=specials, show_progress=False, limit_alphabet=150, max_token_length=9
+    )
+    backend.train_from_iterator([f"{line}\n\n" for line in sentences()], trainer)
+    model = json.loads(backend.to_str())["model"]
+    return GemmaTokenizer(vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]])
+
+
+def gemma_gguf(gemma: GemmaTokenizer, path: Path, **changes: Any) -> Path:
+    """As `Gemma4Model.set_vocab` of llama.cpp's converter writes it."""
+    model = json.loads(gemma.backend_tokenizer.to_str())["model"]
+    tokens = sorted(model["vocab"], key=model["vocab"].get)
+    values = {
+        "model": "gemma4",
+        "tokens": tokens,
+        "merges": [" ".join(pair) for pair in model["merges"]],
+        "scores": [-1000.0] * len(tokens),
+        "token_type": [3 if at < 5 else 6 if at < 261 else 1 for at in range(len(tokens))],
+        "bos_token_id": 2,
+        "eos_token_id": 1,
+        "unknown_token_id": 3,
+        "add_space_prefix": False,
+    }
+    return write_tokenizer(path, values | changes)
+
+
+def test_listed_merges_are_gemma_4_s(gemma: GemmaTokenizer, tmp_path: Path) -> None:
+    """transformers' tokenizer is the oracle, for newlines too, of which the vocabulary has several in one token."""
+    ours = load_tokenizer(gemma_gguf(gemma, tmp_path / "m.gguf", add_space_prefix=None), trusted=True)
+    texts = [*TEXTS, "one\n\n\ntwo \n \n\n", "<bos>a<eos> b"]
+    assert any("\n\n" in token for token in gemma.get_vocab())
+    for text in texts:
+        ids = ours.encode(text, whole=False)
+        assert ids == gemma.encode(text, add_special_tokens=False), text
+        assert ours.decode(ids) == text.replace("\u2581", " ")
+
+
+def test_gemma_4_begins_with_bos_whatever_a_file_says(gemma: GemmaTokenizer, tmp_path: Path) -> None:
+    """So does llama.cpp (pull request 21500)."""
+    for changes in ({}, {"add_bos_token": False}):
+        ours = load_tokenizer(gemma_gguf(gemma, tmp_path / "m.gguf", **changes), trusted=True)
+        assert ours.encode("Hello") == [2, *gemma.encode("Hello", add_special_tokens=False)]
 
 
 def test_tokens_that_are_matched_whole(tmp_path: Path) -> None:
