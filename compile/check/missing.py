@@ -49,8 +49,8 @@ def missing_and_unread(
     for look in (respelt, lora, wrapped, prefixed, fused, foreign):
         for cause in look(plan, readers, unread):
             yield cause.finding
-            readers = {name: problems for name, problems in readers.items() if name not in cause.explains}
-            unread = [name for name in unread if name not in cause.explains]
+            readers = {name: problems for name, problems in readers.items() if name not in cause.tensors}
+            unread = [name for name in unread if name not in cause.tensors]
     if not (readers or unread):
         return
     joined = matrices.joined(plan, readers, unread)

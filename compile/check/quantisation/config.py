@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.quantization import by_method, format_of, part_of, parts_of
+from bringup.compile.check.facts.cause import Cause
 from bringup.compile.check.facts.shapes import stored
 from bringup.compile.check.quantisation.cause import (
-    Cause,
     bare_names,
     parameters_of,
     reads,
