@@ -79,9 +79,9 @@ class LatentAttention(Module):
         """The output, and the mask [N, L] of the keys attended to: `selected_NL`, or the selection of the indexer."""
         import torch
 
-        latent_Nc, turned_Np = self.kv_a_proj_with_mqa(x_Nm).split([self.c, self.p], -1)
-        turned_N1p = rope(turned_Np[:, None], cos, sin, interleaved=self.interleaved)
-        row_N1r = torch.cat((self.kv_a_layernorm(latent_Nc)[:, None], turned_N1p), -1)
+        latent_Nc, rotary_Np = self.kv_a_proj_with_mqa(x_Nm).split([self.c, self.p], -1)
+        rotated_N1p = rope(rotary_Np[:, None], cos, sin, interleaved=self.interleaved)
+        row_N1r = torch.cat((self.kv_a_layernorm(latent_Nc)[:, None], rotated_N1p), -1)
         write_cache(self.latents, step.slots, row_N1r)
 
         q_Nq = self.q_a_layernorm(self.q_a_proj(x_Nm)) if self.compressed else x_Nm

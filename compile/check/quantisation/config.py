@@ -15,7 +15,7 @@ from bringup.compile.check.quantisation.cause import (
     reads,
     words_for,
 )
-from bringup.compile.check.quantisation.other_settings import fitting, lacking, turned
+from bringup.compile.check.quantisation.other_settings import fitting, lacking, transposed
 from bringup.compile.check.quantisation.statement import statement
 from bringup.diagnostics import Diagnostic
 from bringup.grouping import listed
@@ -49,7 +49,7 @@ def otherwise(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
 def incomplete(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
     """The cause if every matrix lacks one of its parts, or has one transposed: otherwise each would be a finding."""
     plan, place = job.plan, statement(job)
-    for part, names in turned(plan).items():
+    for part, names in transposed(plan).items():
         finding = Diagnostic(
             code="BU137",
             message=f"{place.sets}, but the checkpoint has {listed(names)} transposed",
