@@ -92,21 +92,21 @@ class Defaults:
 
 def read_deepseek(fields: Fields, sparse: tuple[bool, ...], absent: Defaults) -> dict[str, Any]:
     """The fields that V2, V3 and the families after them read alike; `absent` are the defaults."""
-    turned, plain = fields.size("qk_rope_head_dim", 64), fields.size("qk_nope_head_dim", absent.plain_dim)
+    rotary, plain = fields.size("qk_rope_head_dim", 64), fields.size("qk_nope_head_dim", absent.plain_dim)
     if absent.head_dim == "any":
-        fields.size("head_dim", turned)
+        fields.size("head_dim", rotary)
     else:
-        d = turned if absent.head_dim == "rope" else plain + turned
+        d = rotary if absent.head_dim == "rope" else plain + rotary
         fields.only("head_dim", d, *([None] if "head_dim" in absent.nulls else []))
     kv_null = [None] if "num_key_value_heads" in absent.nulls else []
     fields.only("num_key_value_heads", fields.size("num_attention_heads"), *kv_null)
-    fields.only("qk_head_dim", plain + turned, None)  # like `head_dim`, written by transformers but not read
+    fields.only("qk_head_dim", plain + rotary, None)  # like `head_dim`, written by transformers but not read
     _check_scale(fields)
     return read_common(
         fields,
         (None,) * len(sparse),
         max_positions=absent.max_positions,
-        head_dim=turned,
+        head_dim=rotary,
         eps=absent.eps,
         keys={"head_dim": "qk_rope_head_dim"},
         nulls=absent.nulls,

@@ -38,21 +38,21 @@ class Mistral4Config(DeepseekConfig):
             normalise_null=False,
         )  # fmt: skip
         common = read_deepseek(fields, sparse, ABSENT)
-        turned, d = common["head_dim"], common["head_dim"] + common["plain_dim"]
+        rotary, d = common["head_dim"], common["head_dim"] + common["plain_dim"]
         return common | {
             "interleaved": fields.get("rope_interleave", bool, True, null=False),
             "growth": read_growth(
-                fields, ROPE, ABSENT.max_positions, check=lambda rope: _check_share(fields, rope, turned, d)
+                fields, ROPE, ABSENT.max_positions, check=lambda rope: _check_share(fields, rope, rotary, d)
             ),
             "routing": replace(routing, bias=False),
         }
 
 
-def _check_share(fields: Fields, rope: Fields, turned: int, d: int) -> None:
-    """Reports BU122 if the settings of rope do not rotate `turned` of `d` channels."""
-    share = rope.get("partial_rotary_factor", float, turned / d)
-    if rope.valid("partial_rotary_factor") and int(d * share) != turned and not fields.doubtful:
-        message = f"`partial_rotary_factor` is {shown(share)}; of {d} channels, `qk_rope_head_dim` {turned} are rotated"
+def _check_share(fields: Fields, rope: Fields, rotary: int, d: int) -> None:
+    """Reports BU122 if the settings of rope do not rotate `rotary` of `d` channels."""
+    share = rope.get("partial_rotary_factor", float, rotary / d)
+    if rope.valid("partial_rotary_factor") and int(d * share) != rotary and not fields.doubtful:
+        message = f"`partial_rotary_factor` is {shown(share)}; of {d} channels, `qk_rope_head_dim` {rotary} are rotated"
         rope.error("BU122", message, "partial_rotary_factor")
 
 

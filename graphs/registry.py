@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -13,6 +13,7 @@ from bringup import plugins, userfiles
 from bringup.diagnostics import BringupError, did_you_mean, fail
 from bringup.graphs import model_folders
 from bringup.graphs.family import Family
+from bringup.nearest import nearest
 from bringup.shown import short
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ def by_architecture(architectures: Sequence[str], quantisation: str = "") -> Fam
         return _only(served, architectures)
     listed = ", ".join(f"`{short(name)}`" for name in architectures[:5])
     help = DRAFT if listed else "name the family as MODEL: `bringup models` lists them"
-    hint = next((suggestion for name in architectures[:5] if (suggestion := did_you_mean(name, known))), "")
+    hint = next((suggestion for name in architectures[:5] if (suggestion := _resembling(name, known))), "")
     raise plugins.not_found(
         failed,
         code="BU125",
@@ -223,6 +224,14 @@ def by_architecture(architectures: Sequence[str], quantisation: str = "") -> Fam
         message=f"no graph supports the architecture {listed}" if listed else "config.json lists no `architectures`",
         help=f"{hint} if not, {DRAFT}" if hint else help,
     )
+
+
+def _resembling(name: str, known: Collection[str]) -> str:
+    """`did you mean` for an architecture, compared without a suffix such as ForCausalLM."""
+    suffix = next((each for each in ("ForCausalLM", "LMHeadModel", "Model") if name.endswith(each)), "")
+    names = [each.removesuffix(suffix) for each in known if each.endswith(suffix)]
+    close = " or ".join(f"`{each}{suffix}`" for each in nearest(name.removesuffix(suffix), names))
+    return f"did you mean {close}?" if close else ""
 
 
 def _only(served: Sequence[Family], architectures: Sequence[str]) -> Family:

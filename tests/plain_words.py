@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 
 PRIVATE = frozenset({"told", "made", "asked", "kept", "beside", "mine", "meant"})
-OF_PACKAGES = PRIVATE | {"said"}  # identifiers of the package only: in tests, what was said is an output
+OF_PACKAGES = PRIVATE | {"said", "turned"}  # identifiers of the package only
 PHRASES = re.compile(
     r"\b(?:in few bits|whole numbers?|side by side|anew|nobody|goes on where|words of (?:the|its) config)\b",
     re.IGNORECASE,

@@ -81,8 +81,8 @@ def _moved(
     for grid in _grids(Nest(0, "", src, loops, dst), sizes):
         for clipped in _clip(grid, *window) if window else (grid,):
             start = sum(start * stride for start, stride in zip(clipped.starts, strides, strict=True))
-            turned = [(e, s, c * strides[k]) for e, s, k, c in clipped.loops]
-            found.append((clipped.src, _canonical(turned), start))
+            own = [(e, s, c * strides[k]) for e, s, k, c in clipped.loops]
+            found.append((clipped.src, _canonical(own), start))
     return tuple(found)
 
 

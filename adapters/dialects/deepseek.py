@@ -77,10 +77,10 @@ def derived(hyper: Hyperparameters) -> dict[str, Any]:
     """
     own = hyper.values
     key = own.get("attention.key_length_mla") or own.get("attention.key_length") or 0
-    turned = own.get("rope.dimension_count") or 0
+    rotary = own.get("rope.dimension_count") or 0
     words = routing(hyper) | {
         "q_lora_rank": own.get("attention.q_lora_rank") or None,
-        "qk_nope_head_dim": key - turned if type(key) is type(turned) is int else key,
+        "qk_nope_head_dim": key - rotary if type(key) is type(rotary) is int else key,
         "v_head_dim": own.get("attention.value_length_mla") or own.get("attention.value_length"),
     }
     scaling = rope_scaling(hyper, own.get("rope.freq_base"))

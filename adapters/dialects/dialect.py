@@ -153,7 +153,7 @@ class Dialect:
         return known
 
 
-def turned_part(own: Mapping[str, Any], width: object) -> float:
+def rotary_fraction(own: Mapping[str, Any], width: object) -> float:
     """The fraction of a head's `width` channels that RoPE rotates, from `rope.dimension_count`; 1 if a file has none.
 
     It is such that `int(width * part)`, as families compute it, is that count again. A width that is not a finite

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from bringup.adapters.algebra.expr import S
 from bringup.adapters.checkpoints.gguf_rope import FREQS, PREFIX
 from bringup.adapters.dialects import gemma2
-from bringup.adapters.dialects.dialect import DECODER, Dialect, turned_part
+from bringup.adapters.dialects.dialect import DECODER, Dialect, rotary_part
 from bringup.adapters.dialects.tables import LAYER, add_attention, add_mlp, attention_bias, without_layers
 from bringup.adapters.gemma4 import add_inputs, drop_shared
 from bringup.adapters.planning.adapter import Adapter, either
@@ -111,13 +111,13 @@ def derived(hyper: Hyperparameters) -> dict[str, Any]:
 
 
 def _divisors(hyper: Hyperparameters) -> dict[str, Any]:
-    """The type of rope that divides the frequencies of the first pairs of channels by 1, and turns no other pair."""
+    """The type of rope that divides the frequencies of the first pairs of channels by 1, and rotates no other pair."""
     stored, width = hyper.numbers(FREQS) or (), hyper.values.get("attention.key_length")
-    turned = sum(value == 1.0 for value in stored)
-    others = stored[turned:]
-    if not turned or 2 * len(stored) != width or any(value < UNROTATED for value in others):
+    rotated = sum(value == 1.0 for value in stored)
+    others = stored[rotated:]
+    if not rotated or 2 * len(stored) != width or any(value < UNROTATED for value in others):
         return {"rope_type": f"the factors in {FREQS}"}  # no graph has this type: an error
-    part = turned_part({"rope.dimension_count": 2 * turned}, width)
+    part = rotary_part({"rope.dimension_count": 2 * rotated}, width)
     return {"rope_type": "proportional", "partial_rotary_factor": part}
 
 

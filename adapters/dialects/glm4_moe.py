@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bringup.adapters.algebra.expr import S
-from bringup.adapters.dialects.dialect import DECODER, Dialect, turned_part
+from bringup.adapters.dialects.dialect import DECODER, Dialect, rotary_fraction
 from bringup.adapters.dialects.routing import ROUTING, drop_draft, routing
 from bringup.adapters.dialects.tables import add_attention, add_experts, add_mlp, attention_bias, without_layers
 from bringup.adapters.planning.adapter import Adapter
@@ -39,7 +39,7 @@ def derived(hyper: Hyperparameters) -> dict[str, Any]:
     width = own.get("attention.key_length") or own["embedding_length"] // own["attention.head_count"]
     return {
         **routing(hyper),
-        "partial_rotary_factor": turned_part(own, width),
+        "partial_rotary_factor": rotary_fraction(own, width),
         **attention_bias(hyper),
         "use_qk_norm": "blk.0.attn_q_norm.weight" in hyper.tensors,
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bringup.adapters.algebra.expr import S
-from bringup.adapters.dialects.dialect import Dialect, turned_part
+from bringup.adapters.dialects.dialect import Dialect, rotary_fraction
 from bringup.adapters.planning.adapter import Adapter, tied
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def table(config: GPTNeoXConfig) -> Adapter:
 def derived(hyper: Hyperparameters) -> dict[str, Any]:
     own = hyper.values
     width = own["embedding_length"] // own["attention.head_count"]
-    return {"rotary_pct": turned_part(own, width), "attention_bias": "blk.0.attn_qkv.bias" in hyper.tensors}
+    return {"rotary_pct": rotary_fraction(own, width), "attention_bias": "blk.0.attn_qkv.bias" in hyper.tensors}
 
 
 dialect = Dialect(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bringup.adapters.algebra.expr import S
 from bringup.adapters.algebra.values import log, scale, shift
-from bringup.adapters.dialects.dialect import DECODER, turned_part
+from bringup.adapters.dialects.dialect import DECODER, rotary_fraction
 from bringup.adapters.dialects.tables import without_layers
 from bringup.adapters.hybrid import MIXER, by_key_head, by_value_head, channels
 from bringup.adapters.planning.adapter import Adapter
@@ -69,5 +69,5 @@ def derived(hyper: Hyperparameters) -> dict[str, Any]:
     inner, heads = own.get("ssm.inner_size"), own.get("ssm.time_step_rank")
     if isinstance(inner, int) and isinstance(heads, int) and heads > 0:
         inner //= heads
-    part = turned_part(own, own.get("attention.key_length"))
+    part = rotary_fraction(own, own.get("attention.key_length"))
     return {"partial_rotary_factor": part, "linear_value_head_dim": inner}

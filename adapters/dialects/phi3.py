@@ -39,9 +39,9 @@ def derived(hyper: Hyperparameters) -> dict[str, Any]:
     words: dict[str, Any] = {}
     if original := own.get("rope.scaling.original_context_length"):
         words["original_max_position_embeddings"] = original
-    if turned := own.get("rope.dimension_count"):
+    if rotary := own.get("rope.dimension_count"):
         share = own["attention.head_count"] / own["embedding_length"]
-        words["partial_rotary_factor"] = turned * share if type(turned) is int else turned
+        words["partial_rotary_factor"] = rotary * share if type(rotary) is int else rotary
     return words
 
 

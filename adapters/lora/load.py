@@ -23,8 +23,8 @@ OF_SIZES = ("BU164", "BU165")
 class Loaded:
     """`copies` are tensors of the base, by its names, that the adapter's files also contain.
 
-    `heads` are tied heads with the values of an embedding, by the embedding's name in the base. `turned` are tensors
-    with the values of another one, transposed. `base` is the one that the files were read for.
+    `heads` are tied heads with the values of an embedding, by the embedding's name in the base. `transposed` are
+    tensors with the values of another one, transposed. `base` is the one that the files were read for.
     """
 
     files: LoraFiles
@@ -33,7 +33,7 @@ class Loaded:
     copies: Mapping[str, TensorInfo]
     heads: Mapping[str, str]
     base: Base
-    turned: Sequence[tuple[TensorInfo, TensorInfo]] = ()
+    transposed: Sequence[tuple[TensorInfo, TensorInfo]] = ()
     findings: Sequence[Diagnostic] = ()
 
     def raise_if_errors(self) -> None:
@@ -69,7 +69,7 @@ def _load(files: LoraFiles, base: Base, dtype: str) -> Loaded:
         copies=found.copies,
         heads={head: embedding for embedding, head in base.tied.items()},
         base=base,
-        turned=found.turned,
+        transposed=found.transposed,
         findings=_together(findings),
     )
 

@@ -22,12 +22,12 @@ Sides = dict[Key, dict[str, tuple[Part, TensorInfo]]]
 class Pairing:
     """`pairs` that are complete and match the base; `copies` are tensors that the base has too, by its names.
 
-    `turned`: tensors that are the transpose of another one.
+    `transposed`: tensors that are the transpose of another one.
     """
 
     pairs: list[Pair] = field(default_factory=list[Pair])
     copies: dict[str, TensorInfo] = field(default_factory=dict[str, TensorInfo])
-    turned: list[tuple[TensorInfo, TensorInfo]] = field(default_factory=list[tuple[TensorInfo, TensorInfo]])
+    transposed: list[tuple[TensorInfo, TensorInfo]] = field(default_factory=list[tuple[TensorInfo, TensorInfo]])
     findings: list[Diagnostic] = field(default_factory=list[Diagnostic])
 
 
@@ -126,8 +126,8 @@ def _pair(
     )  # fmt: skip
     pairs.append(pair)
     if part.embedding and (spelling.tie or config.tied) and target in base.tied:
-        turned = Layout(a=layout.b.replace("out", "in"), b=layout.a.replace("in", "out"))
-        head = replace(pair, target=base.tied[target], a=b, b=a, embedding=False, layout=turned)
+        transposed = Layout(a=layout.b.replace("out", "in"), b=layout.a.replace("in", "out"))
+        head = replace(pair, target=base.tied[target], a=b, b=a, embedding=False, layout=transposed)
         if config.tied:
             head = replace(head, scale=config.scale_of(head.target.removesuffix(WHOLE), rank))
         pairs.append(head)
@@ -146,11 +146,11 @@ def _without_tied_heads(
             continue
         embedding, own = whole[first[target]], whole[first.pop(head)]
         pairs = [(own[side][1], embedding[other][1]) for side, other in ("ab", "ba")]
-        found.turned += pairs
-        found.findings += [not_turned(info, other) for info, other in pairs if info.shape != other.shape[::-1]]
+        found.transposed += pairs
+        found.findings += [not_transposed(info, other) for info, other in pairs if info.shape != other.shape[::-1]]
 
 
-def not_turned(info: TensorInfo, other: TensorInfo) -> Diagnostic:
+def not_transposed(info: TensorInfo, other: TensorInfo) -> Diagnostic:
     """BU168 for a factor of a tied head that is not the transpose of the embedding's."""
     return Diagnostic(
         code="BU168",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NESTED_BLOCK = 256  # scales that share one
 LONGEST = 10_000  # bytes of JSON; published ones have 200
-TURNED = "a shape with columns before rows"
+TRANSPOSED = "a shape with columns before rows"
 SHAPE = "the rows and columns of the matrix"
 DTYPES = ("float16", "bfloat16", "float32")  # of the matrix (`quantize_4bit`)
 
@@ -48,7 +48,9 @@ class State:
             raise _wrong(f"dtype {shown(words.get('dtype'))}", " or ".join(DTYPES))
         found, shape = json.dumps(words.get("shape")), [self.rows, self.columns]
         if found != json.dumps(shape):  # matrices of all sizes get one message, so that they are one finding
-            raise _wrong(f"shape {shown(words.get('shape'))}" if found != json.dumps(shape[::-1]) else TURNED, SHAPE)
+            raise _wrong(
+                f"shape {shown(words.get('shape'))}" if found != json.dumps(shape[::-1]) else TRANSPOSED, SHAPE
+            )
         return words
 
 

@@ -49,7 +49,7 @@ class Plan:
         """A plan that replays all of these for `rows` rows."""
         return Plan(tuple(choices), torch.full((rows,), len(choices)))
 
-    def turned(self, index: int, swaps: dict[int, Swap]) -> Plan:
+    def swapped(self, index: int, swaps: dict[int, Swap]) -> Plan:
         """The same plan with `swaps`, by row, in the choice at `index`; these rows compute the choices after it."""
         choice, held = self.choices[index], self.held.clone()
         taken = choice.taken.movedim(choice.axis, -1).clone()

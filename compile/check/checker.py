@@ -215,14 +215,14 @@ def _partly_read(plan: Plan, known: Container[str]) -> Iterator[Diagnostic]:
 
 def _odd_squares(plan: Plan) -> Iterator[Diagnostic]:
     """Square tensors that are read transposed, unlike all rectangular ones of the layer, which no shape shows."""
-    turned: dict[str, set[bool]] = {}
+    transposed: dict[str, set[bool]] = {}
     for name, entry in plan.entries.items():
         shape = entry.region.shape
         if len(shape) == 2 and shape[0] != shape[1]:
-            turned.setdefault(_layer(name), set()).add(_is_transposed(entry))
+            transposed.setdefault(_layer(name), set()).add(_is_transposed(entry))
     odd: dict[object, list[str]] = {}
     for name, entry in plan.entries.items():
-        siblings = turned.get(_layer(name), set())
+        siblings = transposed.get(_layer(name), set())
         if _is_square(entry) and not _moves_axes(entry.rule.own_expr) and siblings == {not _is_transposed(entry)}:
             odd.setdefault(entry.rule.site, []).append(name)
     for names in odd.values():

@@ -9,9 +9,9 @@ from bringup.adapters.algebra.expr import Source
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.problems import Problem
 from bringup.adapters.planning.rules import Rule
+from bringup.compile.check.facts.cause import Cause
 from bringup.compile.check.facts.requests import Readers, parameters_of, sites_of
 from bringup.compile.check.facts.shapes import stored
-from bringup.compile.check.wrappers import Cause
 from bringup.diagnostics import Diagnostic
 from bringup.grouping import digits, grouped
 from bringup.spec import Shape

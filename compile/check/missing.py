@@ -49,8 +49,8 @@ def missing_and_unread(
     for look in (respelt, lora, wrapped, prefixed, fused, foreign):
         for cause in look(plan, readers, unread):
             yield cause.finding
-            readers = {name: problems for name, problems in readers.items() if name not in cause.explains}
-            unread = [name for name in unread if name not in cause.explains]
+            readers = {name: problems for name, problems in readers.items() if name not in cause.tensors}
+            unread = [name for name in unread if name not in cause.tensors]
     if not (readers or unread):
         return
     joined = matrices.joined(plan, readers, unread)
@@ -166,13 +166,23 @@ def _advice(plan: Plan, names: Group, pattern: str) -> str:
     """Advises to drop them only if they do not resemble weights, a quantiser's tensors or layers."""
     below = flat(names)
     leaves = {name.rpartition(".")[2] for name in below}
-    if any(_QUANTISED.search(leaf) for leaf in leaves):
+    if any(_QUANTISED.search(name.rpartition(".")[2]) and not _is_of_a_norm(plan, name) for name in below):
         return "it belongs to a quantised weight: the config must state how it is quantised, and a rule must read it"
     shapes = {declared.storage[0] for declared in plan.signature.values()}
     numbered = any(root.rpartition(".")[2].isdigit() for root in names)
     if numbered or any(_WEIGHT.search(leaf) for leaf in leaves) or any(plan.headers[n].shape in shapes for n in below):
-        return "it looks like a weight that the model needs: the graph or a rule lacks it"
-    return f'if it is not a weight, drop it in the adapter: drop("{pattern}", why="…")'
+        return "it looks like a weight that the model needs: add a parameter to the graph, and a rule that reads it"
+    return (
+        f'if it is not a weight, drop it: drop("{pattern}", why="…") in the adapter; of a built-in family, '
+        f'with_(drops={{"{pattern}": "…"}}) in a file for --adapter'
+    )
+
+
+def _is_of_a_norm(plan: Plan, name: str) -> bool:
+    """Whether a `scale` may be the weight of a norm: a vector of a module that has no matrix."""
+    module, _, leaf = name.rpartition(".")
+    others = (other for other in plan.headers if other.rpartition(".")[0] == module)
+    return leaf == "scale" and all(len(plan.headers[other].shape) == 1 for other in others)
 
 
 def _drop_pattern(names: Group) -> str:

@@ -7,9 +7,9 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
 from bringup.adapters.planning.plan import Plan
+from bringup.compile.check.facts.cause import Cause
 from bringup.compile.check.facts.requests import Readers, parameters_of, sites_of
 from bringup.compile.check.facts.shapes import stored
-from bringup.compile.check.wrappers import Cause
 from bringup.diagnostics import Diagnostic
 from bringup.grouping import grouped
 

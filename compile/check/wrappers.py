@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from bringup.adapters.planning.plan import Plan
+from bringup.compile.check.facts.cause import Cause
 from bringup.compile.check.facts.requests import Readers, parameters_of, sites_of
 from bringup.compile.check.facts.shapes import stored
 from bringup.diagnostics import Diagnostic
@@ -21,13 +21,6 @@ CONVENTIONS = {
     "convert_llama_weights_to_hf.py, which also brings the channels of q and k into its order",
     "token_embd.weight": "these are llama.cpp's names: give the .gguf file that they come from",
 }
-
-
-class Cause(NamedTuple):
-    """One mistake, and the missing and unread tensors that it explains."""
-
-    finding: Diagnostic
-    explains: frozenset[str]
 
 
 def lora(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cause]:

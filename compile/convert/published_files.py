@@ -17,7 +17,8 @@ from bringup.spec import DTYPES, TensorInfo
 # Besides config.json: the files of a tokenizer, and the settings of transformers' generation.
 SIDECARS = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
-    "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json",
+    "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
+    "generation_config.json",
 )  # fmt: skip
 
 

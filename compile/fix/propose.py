@@ -129,17 +129,19 @@ def _transpositions(job: Job, file: PyFile, mistakes: list[Problem]) -> Iterator
 
 def _transposed(file: PyFile, problem: Problem, leaf: _Leaf) -> Iterator[Proposal]:
     calls = file.sources(leaf.source.name, leaf.line)
-    stated, turned = (" ".join(axis.name or str(axis) for axis in axes) for axes in (problem.axes, problem.axes[::-1]))
+    stated, transposed = (
+        " ".join(axis.name or str(axis) for axis in axes) for axes in (problem.axes, problem.axes[::-1])
+    )
     if len(calls) == 1:
         given = [*calls[0].args[1:2], *(word.value for word in calls[0].keywords if word.arg == "axes")]
         if leaf.source.axes and given:
-            turned = " ".join(str(axis) for axis in parse(leaf.source.axes)[::-1])
-            yield from _rewritten(file, given[0], leaf.source.axes, turned)
+            transposed = " ".join(str(axis) for axis in parse(leaf.source.axes)[::-1])
+            yield from _rewritten(file, given[0], leaf.source.axes, transposed)
         elif not leaf.source.axes and not given:
-            yield Proposal((file.fix(file.span(calls[0].args[0])[1], "", f', "{turned}"'),))
+            yield Proposal((file.fix(file.span(calls[0].args[0])[1], "", f', "{transposed}"'),))
     defaults = [node for node in file.strings("Adapter", "defaults") if node.value == stated]
     if len(defaults) == 1 and not leaf.source.axes:
-        yield from _rewritten(file, defaults[0], stated, turned)
+        yield from _rewritten(file, defaults[0], stated, transposed)
 
 
 def _rewritten(file: PyFile, node: ast.expr, old: str, new: str) -> Iterator[Proposal]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bringup.adapters.apply.materialise import fill
 from bringup.adapters.lora.load import Loaded
-from bringup.adapters.lora.pairing import not_turned
+from bringup.adapters.lora.pairing import not_transposed
 from bringup.compile.job import Job
 from bringup.diagnostics import BringupError, fail
 from bringup.grouping import listed
@@ -42,8 +42,8 @@ def refuse_wrong_factors(loaded: Loaded) -> None:
     if endless:
         help = "download the file again; an adapter of float16 may have overflowed in training"
         raise fail("BU172", f"{listed(endless)} holds NaN or infinity", help=help, sources=tuple(endless))
-    if wrong := [pair for pair in loaded.turned if not np.array_equal(read(pair[0]), read(pair[1]).T)]:
-        raise BringupError(not_turned(*wrong[0]))
+    if wrong := [pair for pair in loaded.transposed if not np.array_equal(read(pair[0]), read(pair[1]).T)]:
+        raise BringupError(not_transposed(*wrong[0]))
     if not changes:
         help = "an adapter is saved so before its first training step: use a later one"
         raise fail("BU169", "the adapter changes nothing: of each pair one factor is zero", help=help)

@@ -86,7 +86,7 @@ class Reference:
         except _OF_QUANTISERS as error:  # quantised kernels support certain sizes, devices and packages only
             if not quantization_words(self.config):
                 raise
-            raise _unknown(self.config, f"its code for quantised weights failed: {_first_line(error)}") from error
+            raise _unknown(self.config, f"its code for quantised weights failed: {error}") from error
         return given.logits[0].float().numpy()
 
     def observe(self, tokens: list[int]) -> Observed:
@@ -214,9 +214,10 @@ def known_config(config: Mapping[str, Any]) -> Any:
     with tempfile.TemporaryDirectory(prefix="bringup-") as folder:
         Path(folder, "config.json").write_text(json.dumps(dict(config)), "utf-8")
         try:
-            read = transformers.AutoConfig.from_pretrained(folder)
+            read = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
         except (ValueError, KeyError, StrictDataclassError) as error:
-            raise _unknown(config, _first_line(error)) from error
+            own = "its code is the checkpoint's own (`auto_map`), which bringup does not run"
+            raise _unknown(config, own if config.get("auto_map") else error) from error
     if not _sees(config) and type(read) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
         raise _unknown(config, f"`{read.model_type}` is not a causal language model there")
     return read
@@ -258,11 +259,11 @@ def _loaded(checkpoint: Checkpoint, config: Mapping[str, Any], **options: Any) -
             _write(checkpoint, config, Path(folder), scales)
             return load(folder, **options)
     except (ValueError, RuntimeError) as error:  # a GGUF of another architecture; tensors of other shapes
-        raise _unknown(config, _first_line(error)) from error
+        raise _unknown(config, error) from error
     except ImportError as error:  # of a quantisation package
         if error.name or not quantization_words(config):
             raise
-        raise _unknown(config, _first_line(error)) from error
+        raise _unknown(config, error) from error
 
 
 def _sees(config: Mapping[str, Any]) -> bool:
@@ -273,18 +274,16 @@ def _sees(config: Mapping[str, Any]) -> bool:
     return config.get("model_type") in both - known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys()
 
 
-def _unknown(config: Mapping[str, Any], why: str) -> BringupError:
+def _unknown(config: Mapping[str, Any], why: object) -> BringupError:
+    """BU703; of the reason, such as an exception, the first line is reported."""
     name = next(iter(config.get("architectures") or []), config.get("model_type", "this model"))
+    line = str(why).strip().partition("\n")[0]
     return fail(
         "BU703",
-        f"transformers has no reference for `{name}`: {why}",
+        f"transformers has no reference for `{name}`: {line}",
         help="record the model's own code with `save_activations` and pass the file: --against FILE; "
         "`bringup explain verify` shows how",
     )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def _write(checkpoint: Checkpoint, config: Mapping[str, Any], folder: Path, others: Mapping[str, Rewritten]) -> None:

@@ -29,7 +29,8 @@ MOST_NEAR = 3  # families that are named if none serves the architecture
 # Files next to the weights: of a tokenizer, or of generation.
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "generation_config.json",
+    "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "chat_template.json",
+    "generation_config.json",
 )  # fmt: skip
 
 

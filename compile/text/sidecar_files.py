@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 GENERATION, CONFIG, TEMPLATE = "generation_config.json", "tokenizer_config.json", "chat_template.jinja"
+OF_PROCESSOR = "chat_template.json"  # LEGACY_PROCESSOR_CHAT_TEMPLATE_FILE of transformers/utils/hub.py
 MOST_TEMPLATE = 1 << 20  # bytes; the longest published ones have 30,000
 
 
@@ -34,12 +35,15 @@ def sidecar_eos(folder: Path, backend: tokenizers.Tokenizer) -> frozenset[int]:
 
 
 def sidecar_chat(folder: Path) -> Chat | None:
-    """The template of chat_template.jinja; without it, that of tokenizer_config.json, of several the `default`."""
+    """The template of chat_template.jinja, tokenizer_config.json or chat_template.json, of several the `default`.
+
+    The first of these files that has a template counts; the last one is that of older processors.
+    """
     words = _words(folder / CONFIG)
     if (folder / TEMPLATE).is_file():
         found: Any = read_small(folder / TEMPLATE, MOST_TEMPLATE).decode("utf-8", "replace")
     else:
-        found = words.get("chat_template")
+        found = words.get("chat_template") or _words(folder / OF_PROCESSOR).get("chat_template")
     if isinstance(found, list):
         entries = [cast(dict[str, Any], entry) for entry in cast(list[Any], found) if isinstance(entry, dict)]
         found = next((entry.get("template") for entry in entries if entry.get("name") == "default"), None)

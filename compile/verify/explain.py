@@ -72,7 +72,7 @@ class Explaining:
                         tried[row - skipped] += len(some)
                 best = self._best(feed, before, _with_all_held(plan, choices), index, options, logits, reach)
                 if best:
-                    plan = _with_all_held(plan, choices).turned(index, best)
+                    plan = _with_all_held(plan, choices).swapped(index, best)
                     self.exact.restore(before)
                     logits, choices = self._run(feed, plan)
             if plan is start or not beyond(logits).any():
@@ -111,7 +111,7 @@ class Explaining:
         for at in range(max(map(len, options.values()), default=0)):
             tried = {row: some[at] for row, some in options.items() if at < len(some)}
             self.exact.restore(before)
-            given = self._run(feed, plan.turned(index, tried))[0]
+            given = self._run(feed, plan.swapped(index, tried))[0]
             other, moved_by = rms(feed.logits - given), rms(given - logits)
             for row, swap in tried.items():
                 reach[row - skipped] = max(reach[row - skipped], moved_by[row - skipped])

@@ -6,7 +6,6 @@ type that the graph does not implement is never ignored silently.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
@@ -14,17 +13,18 @@ from math import isfinite
 from typing import Any, TypeVar, cast
 
 from bringup.diagnostics import Diagnostic, Severity, did_you_mean
-from bringup.graphs.config.key_types import mistyped
+from bringup.graphs.config.key_types import MOST, converted, mistyped
 from bringup.graphs.config.tracked import Tracked
 from bringup.graphs.config.unread_keys import unread_keys
 from bringup.shown import shown
 
 T = TypeVar("T", int, float, str, bool)
 
-MOST = 1 << 63  # any integer: the range of 64 bits
 MOST_ELEMENTS = 1 << 31  # a size; the largest vocabularies have 2^18, the longest contexts 10^7
 MOST_LAYERS = 1000  # each layer is an object; the deepest published models have 126
 MOST_EXPERTS = 1 << 17  # of all layers: each has its own tensors; Kimi K2 has 23,424
+ALLOW = "change the graph, or if the key does not affect the result: --allow-config {}=REASON"
+PUBLISHED = "correct `{}`, or use the config.json that was published with the weights: --config FILE"
 
 
 class Fields:
@@ -89,7 +89,7 @@ class Fields:
         message = f"config key `{key}` {self.state(key)}; {self.family} needs a value of type {kind.__name__}"
         drop = value is None and key in self.raw and default is not None
         help = f"null is not the default: remove the key to use the default, {shown(default)}" if drop else ""
-        meaning = _converted(value, kind)
+        meaning = converted(value, kind)
         unknown = kind is int or (kind is bool and default is None)  # else a flag has its default while planning
         self.doubtful |= kind is int
         self.error("BU121", message, key, help, stops="size" if meaning is None and unknown else "")
@@ -205,7 +205,7 @@ class Fields:
         unknown = self.stopped and numbers  # the allowed values are computed from stand-ins
         if not fits and key not in self.allowed and not unknown:
             message = f"config sets `{key}` = {shown(value)}; the {self.family} graph implements {_listed(allowed)}"
-            self.error("BU122", message, key)
+            self.error("BU122", message, key, "" if self.at else ALLOW.format(key))
 
     def choice(self, key: str, known: Collection[str], default: str) -> str:
         """A key whose value selects an implementation of the graph; --allow-config does not apply to it."""
@@ -236,6 +236,7 @@ class Fields:
 
         `stops` as in `Diagnostic`; if omitted, a BU121 or BU124 leaves a size unknown, and other codes stop nothing.
         """
+        help = help or (PUBLISHED.format(key) if code == "BU121" else "")
         stops = ("size" if code in ("BU121", "BU124") else "") if stops is None else stops
         self._add(code, self._in_file(message, key), key, self._in_file(help, key), severity, stops)
 
@@ -280,20 +281,6 @@ class Fields:
 def _equal_in_json(value: Any, known: Any) -> bool:
     """Whether two equal values are also equal in JSON: in Python, true equals 1."""
     return isinstance(value, bool) == isinstance(known, bool)
-
-
-def _converted(value: object, kind: type[T]) -> T | None:
-    """The value that one of the wrong JSON type clearly stands for: `"1e-6"`, `"32"`, `32.0`, `"true"`; else None."""
-    if isinstance(value, str):
-        try:
-            value = cast(object, json.loads(value.strip().lower()))
-        except (ValueError, RecursionError):
-            return None
-    if kind is bool:
-        return kind(value) if value in (0, 1) else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -MOST < value < MOST:
-        return None
-    return kind(value) if kind is float or (kind is int and value == int(value)) else None
 
 
 def _listed(values: Iterable[Any]) -> str:

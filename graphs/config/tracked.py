@@ -19,11 +19,11 @@ class Tracked(int):
         return tracked
 
 
-def _joined(compute: Callable[[Any, Any], Any], *, turned: bool) -> Any:
+def _joined(compute: Callable[[Any, Any], Any], *, reflected: bool) -> Any:
     def method(self: Tracked, other: object) -> Any:
         if not isinstance(other, int):  # such as a list, which multiplication repeats
             return NotImplemented
-        one, two = (other, self) if turned else (self, other)
+        one, two = (other, self) if reflected else (self, other)
         keys = (key for number in (one, two) if isinstance(number, Tracked) for key in number.keys)
         return Tracked.of(compute(int(one), int(two)), tuple(keys))
 
@@ -31,8 +31,8 @@ def _joined(compute: Callable[[Any, Any], Any], *, turned: bool) -> Any:
 
 
 for _name in ("add", "sub", "mul", "floordiv"):
-    setattr(Tracked, f"__{_name}__", _joined(getattr(operator, _name), turned=False))
-    setattr(Tracked, f"__r{_name}__", _joined(getattr(operator, _name), turned=True))
+    setattr(Tracked, f"__{_name}__", _joined(getattr(operator, _name), reflected=False))
+    setattr(Tracked, f"__r{_name}__", _joined(getattr(operator, _name), reflected=True))
 
 
 def tracked(words: Mapping[str, Any], at: str = "") -> dict[str, Any]:

@@ -42,13 +42,13 @@ def latent_attention(
 
     H, c = q_NHn.shape[1], to_keys_xc.shape[1]
     row_BL1r = cached_rows(rows_S1r, step).to(q_NHn.dtype)
-    latent_BLc, turned_BL1p = row_BL1r[:, :, 0, :c], row_BL1r[..., c:]
+    latent_BLc, rotated_BL1p = row_BL1r[:, :, 0, :c], row_BL1r[..., c:]
     k_BLHd = linear(latent_BLc, to_keys_xc).view(*latent_BLc.shape[:2], H, -1)
     v_BLHv = linear(latent_BLc, to_values_yc).view(*latent_BLc.shape[:2], H, -1)
     q_NHd = q_NHn
     if q_NHp is not None:
         q_NHd = torch.cat((q_NHn, q_NHp), -1)
-        k_BLHd = torch.cat((k_BLHd, turned_BL1p.expand(-1, -1, H, -1)), -1)
+        k_BLHd = torch.cat((k_BLHd, rotated_BL1p.expand(-1, -1, H, -1)), -1)
     return row_attention(q_NHd, k_BLHd, v_BLHv, step, scale, selected_NL=selected_NL)
 
 

@@ -17,8 +17,8 @@ def rope(x_NHK: Tensor, cos_NC: Tensor, sin_NC: Tensor, *, interleaved: bool = F
     """
     import torch
 
-    turned = 2 * cos_NC.shape[1]
-    wide, rest = x_NHK[..., :turned].float(), x_NHK[..., turned:]
+    rotary = 2 * cos_NC.shape[1]
+    wide, rest = x_NHK[..., :rotary].float(), x_NHK[..., rotary:]
     first, second = (wide[..., 0::2], wide[..., 1::2]) if interleaved else wide.chunk(2, dim=-1)
     cos, sin = cos_NC[:, None], sin_NC[:, None]
     parts = (first * cos - second * sin, second * cos + first * sin)

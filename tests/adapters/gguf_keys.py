@@ -104,12 +104,12 @@ def deepseek(writer: gguf.GGUFWriter, config: Config) -> None:
     of_experts(writer, config)
     if config["q_lora_rank"]:
         writer.add_q_lora_rank(config["q_lora_rank"])
-    rank, turned = config["kv_lora_rank"], config["qk_rope_head_dim"]
+    rank, rotary = config["kv_lora_rank"], config["qk_rope_head_dim"]
     writer.add_kv_lora_rank(rank)
     set_key(writer, "attention.head_count_kv", 1)
-    set_key(writer, "attention.key_length", rank + turned)
+    set_key(writer, "attention.key_length", rank + rotary)
     set_key(writer, "attention.value_length", rank)
-    writer.add_key_length_mla(config["qk_nope_head_dim"] + turned)
+    writer.add_key_length_mla(config["qk_nope_head_dim"] + rotary)
     writer.add_value_length_mla(config["v_head_dim"])
     of_rope(writer, config)
 

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from bringup.adapters.apply.materialise import materialise
-from bringup.adapters.dialects.dialect import turned_part
+from bringup.adapters.dialects.dialect import rotary_fraction
 from bringup.adapters.sources.open_checkpoint import open_checkpoint
 from bringup.compile.check.checker import check_job
 from bringup.compile.job import open_job
@@ -229,7 +229,7 @@ def test_what_a_deepseek_file_leaves_out_is_llama_cpp_s(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("count", "width"), [(4, 16), (1, 49), (7, 10), (29, 58), (33, 49), (6, 22), (1, 3)])
 def test_the_part_that_turns_gives_the_count_again(count: int, width: int) -> None:
-    assert int(width * turned_part({"rope.dimension_count": count}, width)) == count
+    assert int(width * rotary_fraction({"rope.dimension_count": count}, width)) == count
 
 
 # Of those that transformers 5.23 reads; not Mixtral, whose name it does not find, nor gpt-oss, whose experts' biases.

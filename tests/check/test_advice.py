@@ -108,6 +108,13 @@ def test_no_weight_is_to_be_dropped(name: str, shape: tuple[int, ...], code: str
     assert finding.fixes == ()
 
 
+def test_the_scale_of_a_norm_is_of_no_quantised_weight() -> None:
+    draft = small(LLAMA).copy()
+    draft.tensors["model.layers.1.further_norm.scale"] = np.zeros(32, np.float32)
+    (finding,) = checked(draft).findings
+    assert (finding.code, "add a parameter" in finding.help) == ("BU105", True)
+
+
 def test_a_layer_too_many_is_not_to_be_dropped() -> None:
     draft = small(LLAMA).copy()
     draft.config["num_hidden_layers"] -= 1

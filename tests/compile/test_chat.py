@@ -120,7 +120,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("words", "jinja", "template"),
     [
-        ({}, None, None),
+        ({}, None, "of a processor"),
+        ({"chat_template": None}, None, "of a processor"),
         ({"chat_template": "a"}, None, "a"),
         ({"chat_template": "a"}, "b", "b"),
         ({}, "b\n", "b\n"),
@@ -131,7 +132,11 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_from_a_folder(tmp_path: Path, saved: Path, words: dict[str, Any], jinja: str | None, template: str) -> None:
-    """As transformers finds it: chat_template.jinja before tokenizer_config.json, `default` of several."""
+    """As transformers finds it: chat_template.jinja before tokenizer_config.json, `default` of several.
+
+    chat_template.json, which only a processor reads there, comes last.
+    """
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "of a processor"}))
     shutil.copy(saved, tmp_path)
     tokens = {
         "bos_token": "<s>",

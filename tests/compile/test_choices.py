@@ -48,7 +48,7 @@ def test_a_swap_changes_one_choice_of_a_row() -> None:
     """The row computes the choices after it; the plan before is unchanged."""
     recorded = run(FALLING, times=3)[0].choices
     plan = Plan.of(recorded, 2)
-    other = plan.turned(1, {1: Swap(0, out=0, into=3)})
+    other = plan.swapped(1, {1: Swap(0, out=0, into=3)})
     assert [each.taken.tolist() for each in other.choices] == [[[0, 1], [0, 1]], [[0, 1], [3, 1]], [[0, 1], [0, 1]]]
     assert other.held.tolist() == [3, 2]
     assert plan.held.tolist() == [3, 3]

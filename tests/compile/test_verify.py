@@ -238,7 +238,9 @@ def test_an_architecture_of_ones_own_has_no_reference(checkpoint, bundled, tmp_p
         {"n_layer": 3},
     ],
 )
-def test_what_transformers_cannot_build_is_reported(saved, changes):
+def test_what_transformers_cannot_build_is_reported(saved, changes, monkeypatch):
+    """Without a prompt whether to run the checkpoint's own code."""
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a prompt"))
     from bringup.adapters.sources.open_checkpoint import open_checkpoint
     from bringup.compile.parity.reference import Reference
 

@@ -38,7 +38,7 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "norms of each head, a tensor for each": ("stablelm", {"qk_layernorm": True}, ("HeadNorm(h, d, config.eps)",)),
     "clipped": ("olmo", {"clip_qkv": 0.05, "num_key_value_heads": 6}, ("attention.clip = config.clip",)),
     "clipped after norms": ("olmoe", {**EXPERTS, "clip_qkv": 0.5, "num_key_value_heads": 6}, (".clamp(-self.clip",)),
-    "turned back, norms without weights": ("nanochat", {}, ("cos, -sin)", "PlainRMSNorm", "self.model.norm(x_Nm)")),
+    "inverse rope, norms without weights": ("nanochat", {}, ("cos, -sin)", "PlainRMSNorm", "self.model.norm(x_Nm)")),
     "one plus weight": ("nemotron", {"head_dim": 8}, ("norm = OnePlusLayerNorm",)),
     "norms before the last matrices": ("bitnet", {}, ("attention.o_norm =", "NormedMLP(")),
     "queries grow": ("ministral3", {"head_dim": 8, "rope_parameters": GROWING}, ("attention.growth = config.growth",)),

@@ -43,7 +43,7 @@ def test_it_is_what_transformers_does(interleaved: bool, size: int, pairs: int) 
     assert torch.allclose(rotated, wanted[0].transpose(0, 1), atol=1e-6)
 
 
-def test_bfloat16_is_turned_in_float32() -> None:
+def test_bfloat16_is_rotated_in_float32() -> None:
     x, angle = torch.randn(N, H, 8).bfloat16(), angles(3)
     rotated = rope(x, angle.cos(), angle.sin())
     assert rotated.dtype == torch.bfloat16

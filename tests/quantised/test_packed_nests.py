@@ -59,31 +59,33 @@ def test_packed_arrays_stand_for_what_the_movement_gives(case: tuple[Stored, Reg
     np.testing.assert_array_equal(in_float32(some_of(weight, rows)).numpy(), whole[rows.numpy()])
 
 
-def test_rows_of_a_turned_matrix_have_the_scales_of_their_index() -> None:
+def test_rows_of_a_transposed_matrix_have_the_scales_of_their_index() -> None:
     """Turned around, the index of groups goes along the rows, and a row's scales are those of its group."""
     stored = Stored(Form(codes="uint4", block=(1, 4), scale="float16", zero="uint4", index=True), 0)
     sizes = {"r": 8, "c": 12}
-    turned = stored.matrix(8, 12).rearrange(sized("r c", sizes), sized("c r", sizes))
-    found = packed(stored.entry(turned))
+    transposed = stored.matrix(8, 12).rearrange(sized("r c", sizes), sized("c r", sizes))
+    found = packed(stored.entry(transposed))
     assert found
     assert found.packed.indexed == 0
-    entry = stored.entry(turned)
+    entry = stored.entry(transposed)
     whole = fill_region(entry.region, entry.sources, stored.read, "float32")
     rows = torch.tensor([11, 0, 7, 7])
-    chosen = some_of(quantised(stored, turned, found), rows)
+    chosen = some_of(quantised(stored, transposed, found), rows)
     np.testing.assert_array_equal(in_float32(chosen).numpy(), whole[rows.numpy()])
 
 
 def test_blocks_that_stay_whole_keep_their_scales() -> None:
-    """Of heads q, k, v side by side in one matrix, each is cut out; of experts, matrices are stacked and turned."""
+    """Of heads q, k, v side by side in one matrix, each is cut out; of experts, matrices are stacked and transposed."""
     stored = Stored(FP8, 0)
     qkv = side_by_side([stored.matrix(24, 16)], 0)
     cut = packed(stored.entry(qkv.window(0, 8, 16)))
     assert cut
     assert cut.packed.block == (4, 4)
     experts = side_by_side([stored.matrix(8, 16) for _ in range(3)], 0)
-    turned = experts.rearrange(sized("(a b) c", {"a": 3, "b": 8, "c": 16}), sized("a c b", {"a": 3, "b": 8, "c": 16}))
-    stacked = packed(stored.entry(turned))
+    transposed = experts.rearrange(
+        sized("(a b) c", {"a": 3, "b": 8, "c": 16}), sized("a c b", {"a": 3, "b": 8, "c": 16})
+    )
+    stacked = packed(stored.entry(transposed))
     assert stacked
     assert stacked.packed.block == (1, 4, 4)
 

@@ -1,1 +1,1 @@
-"""Facts for several findings: shapes, absent tensors and their readers, config keys, missing rules."""
+"""Facts for several findings: causes, shapes, absent tensors and their readers, config keys, missing rules."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.quantization import Format, block_size, part_of
 from bringup.adapters.schemes.registry import read_quantisation
-from bringup.diagnostics import Diagnostic, Severity
+from bringup.diagnostics import Severity
 from bringup.grouping import grouped, roots
 
 if TYPE_CHECKING:
@@ -17,14 +17,6 @@ if TYPE_CHECKING:
 CONFIG_KEYS = ("quantization_config", "quant_method")
 
 Parts = Mapping[str, Mapping[str, str]]  # plain tensor → part → name
-
-
-class Cause(NamedTuple):
-    """A finding with the tensors and the keys of the config that it explains."""
-
-    finding: Diagnostic
-    tensors: frozenset[str]
-    keys: frozenset[str] = frozenset()
 
 
 def bare_names(plan: Plan, names: Iterable[str]) -> Iterator[str]:

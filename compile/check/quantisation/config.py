@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.quantization import by_method, format_of, part_of, parts_of
+from bringup.compile.check.facts.cause import Cause
 from bringup.compile.check.facts.shapes import stored
 from bringup.compile.check.quantisation.cause import (
-    Cause,
     bare_names,
     parameters_of,
     reads,
     words_for,
 )
-from bringup.compile.check.quantisation.other_settings import fitting, lacking, turned
+from bringup.compile.check.quantisation.other_settings import fitting, lacking, transposed
 from bringup.compile.check.quantisation.statement import statement
 from bringup.diagnostics import Diagnostic
 from bringup.grouping import listed
@@ -49,7 +49,7 @@ def otherwise(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
 def incomplete(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
     """The cause if every matrix lacks one of its parts, or has one transposed: otherwise each would be a finding."""
     plan, place = job.plan, statement(job)
-    for part, names in turned(plan).items():
+    for part, names in transposed(plan).items():
         finding = Diagnostic(
             code="BU137",
             message=f"{place.sets}, but the checkpoint has {listed(names)} transposed",

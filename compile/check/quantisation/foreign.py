@@ -10,9 +10,9 @@ from bringup.adapters.planning.quantization import Format, format_of, parts_of
 from bringup.adapters.schemes.arrays import CACHES
 from bringup.adapters.schemes.registry import read_quantisation
 from bringup.adapters.schemes.scheme import Modules
+from bringup.compile.check.facts.cause import Cause
 from bringup.compile.check.facts.shapes import stored
 from bringup.compile.check.quantisation.cause import (
-    Cause,
     Parts,
     bare_names,
     parameters_of,

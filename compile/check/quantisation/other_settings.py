@@ -107,7 +107,7 @@ def lacking(plan: Plan) -> dict[str, list[str]]:
     return {part: names for part, names in found.items() if len(names) > 1}
 
 
-def turned(plan: Plan) -> dict[str, list[str]]:
+def transposed(plan: Plan) -> dict[str, list[str]]:
     """By part: the tensors of several matrices whose two sizes are swapped."""
     found: dict[str, list[str]] = {}
     for problem in plan.problems:

@@ -14,8 +14,9 @@ from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.problems import Problem
 from bringup.adapters.planning.quantization import part_of, quantization_words, without_quantization
 from bringup.adapters.schemes.registry import read_quantisation
+from bringup.compile.check.facts.cause import Cause
 from bringup.compile.check.facts.unruled import tensors_of_unruled
-from bringup.compile.check.quantisation.cause import CONFIG_KEYS, Cause, bare_names
+from bringup.compile.check.quantisation.cause import CONFIG_KEYS, bare_names
 from bringup.compile.check.quantisation.config import incomplete, of_another, otherwise, unquantised
 from bringup.compile.check.quantisation.foreign import foreign
 from bringup.compile.job import Job, replanned

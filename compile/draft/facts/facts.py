@@ -267,9 +267,9 @@ def rotary_dim(facts: Facts) -> int:
     from it, or its code rotates as many; 0 otherwise."""
     if facts.hints.meaning and facts.hints.meaning.rotates == "rotary_dim":
         return _count(facts.raw.get("rotary_dim"))
-    turned, group = _count(facts.raw.get("rotary_dim")), facts.hints.resolved.get("rope_parameters")
+    rotary, group = _count(facts.raw.get("rotary_dim")), facts.hints.resolved.get("rope_parameters")
     share: Any = cast("Mapping[str, Any]", group).get("partial_rotary_factor") if isinstance(group, Mapping) else None
-    return turned if turned and share == turned / facts.sizes.d else 0
+    return rotary if rotary and share == rotary / facts.sizes.d else 0
 
 
 def cannot(why: str, help: str) -> BringupError:

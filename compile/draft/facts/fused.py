@@ -21,8 +21,8 @@ def from_pairs(text: str, heads: str, rest: str, *, partial: bool) -> str:
     if not partial:
         return f'{text}.mv("({heads} pair two){rest} -> ({heads} d:(two pair)){rest}", {PAIRS})'
     whole = f'{text}.mv("({heads} d){rest} -> {heads} d{rest}", d=config.head_dim)'
-    turned = "config.rope.channels(config.head_dim)"
-    parts = f'{whole}.split("d", {turned}, config.head_dim - {turned})'
+    rotary = "config.rope.channels(config.head_dim)"
+    parts = f'{whole}.split("d", {rotary}, config.head_dim - {rotary})'
     back = f'.mv("{heads} (pair two){rest} -> {heads} d:(two pair){rest}", two=2)'
     return f'cat({parts}[0]{back}, {parts}[1], axis="d").mv("{heads} d{rest} -> ({heads} d){rest}")'
 
@@ -31,8 +31,8 @@ def rotates_part(facts: Facts) -> bool:
     """Whether rope rotates a part of a head's channels."""
     group: Any = facts.raw.get("rope_parameters")
     tables: list[Mapping[str, Any]] = [group if isinstance(group, Mapping) else {}, facts.raw]
-    turned = rotary_dim(facts)
-    return turned not in (0, facts.sizes.d) or any(
+    rotary = rotary_dim(facts)
+    return rotary not in (0, facts.sizes.d) or any(
         table.get("partial_rotary_factor") not in (None, 1) for table in tables
     )
 
@@ -59,7 +59,7 @@ def qkv_slot(facts: Facts, tensors: Tensors) -> Slot:
     if blocks is not None:  # the code shows the order
         own = by_place.get(blocks[0]) if blocks[1] == "qkv" else None
         own = own or _in_blocks(facts, tensors, rest, *blocks)
-        readings = [_turned(facts, own, rest) if facts.hints.pairs else own]
+        readings = [_in_pairs(facts, own, rest) if facts.hints.pairs else own]
     elif qkv_order(facts):
         readings.reverse()
     if tensors.p == "weight" and blocks in (None, (1, "qkv")):
@@ -102,7 +102,7 @@ def _in_blocks(facts: Facts, tensors: Tensors, rest: str, blocks: int, places: s
     return Reading(f"{blocks} blocks, each {', then '.join(places)}", _three(tensors, texts))
 
 
-def _turned(facts: Facts, reading: Reading, rest: str) -> Reading:
+def _in_pairs(facts: Facts, reading: Reading, rest: str) -> Reading:
     """A reading whose queries and keys are rearranged, because rope rotates pairs of channels."""
     rules, partial = dict(reading.rules), rotates_part(facts)
     for target, heads in zip(list(rules), "hg", strict=False):

@@ -86,12 +86,12 @@ def _gate_up(facts: Facts, tensors: Tensors, names: Mapping[str, str], f: str = 
         readings = [readings[1], readings[0], *readings[2:]]
     if experts:
         flipped = [f'S({tensors.quoted}, "e m out:(f | f)", f={f}).split("out", {f}, {f})[{at}]' for at in (0, 1)]
-        turned = [
+        transposed = [
             f'S({tensors.quoted}, "e m (f two)", two=2).mv("e m (f two) -> two e f m", two=2).at("two", {at})'
             for at in (0, 1)
         ]
         readings.append(Reading("the gate, then up; in out", dict(zip(targets, flipped, strict=True))))
-        readings.append(Reading("a row of the gate, a row of up; in out", dict(zip(targets, turned, strict=True))))
+        readings.append(Reading("a row of the gate, a row of up; in out", dict(zip(targets, transposed, strict=True))))
     meaning = facts.hints.meaning
     if meaning and meaning.gate_turns:  # the code states the order
         own = "in out" if experts and meaning.experts_in_out and tensors.p != "bias" else "and so on"

@@ -60,7 +60,7 @@ def _stored(facts: Facts, role: str) -> Iterator[Slot]:
         if role == "router" and len(tensors.shape) == 2:
             yield matrix(tensors, target)
         elif role in ("q_norm", "k_norm") and facts.hints.pairs and not rotates_part(facts):
-            yield _turned_norm(facts, tensors, target)
+            yield _norm_in_pairs(facts, tensors, target)
         elif role in ("q_norm", "k_norm") and "{E}" in tensors.stem:
             n = "config.num_heads" if role == "q_norm" else "config.num_kv_heads"
             text = f'stack(S({tensors.quoted}, "d"), over="E", n={n}, axis="heads").mv("heads d -> (heads d)")'
@@ -124,7 +124,7 @@ def _rotated(facts: Facts, tensors: Tensors, target: str, role: str) -> Slot:
     return slot
 
 
-def _turned_norm(facts: Facts, tensors: Tensors, target: str) -> Slot:
+def _norm_in_pairs(facts: Facts, tensors: Tensors, target: str) -> Slot:
     """A norm of queries or keys in the order of their channels: pairs, as their rows (`_rotated`)."""
     old, new = "(pair two)", "m:(two pair)"
     if len(tensors.shape) == 2:

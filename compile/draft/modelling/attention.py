@@ -39,14 +39,16 @@ def attention_of(rest: list[str], part: Part, meaning: Meaning) -> Iterator[str]
     for text in part.statements:
         if match := re.search(r"softcap=config\.(\w+)", text):
             meaning.score_cap = match[1]
-    turned = next((at for at, text in enumerate(part.statements) if "apply_rotary_pos_emb(" in text), None)
+    rotated = next((at for at, text in enumerate(part.statements) if "apply_rotary_pos_emb(" in text), None)
     meaning.query_norm |= any(QUERY_NORM.search(text) for text in part.statements)
-    meaning.late_norms |= turned is not None and any(QUERY_NORM.search(text) for text in part.statements[turned + 1 :])
-    clipped, (gate, gated) = _clip(part, turned), _gate(part, call)
+    meaning.late_norms |= rotated is not None and any(
+        QUERY_NORM.search(text) for text in part.statements[rotated + 1 :]
+    )
+    clipped, (gate, gated) = _clip(part, rotated), _gate(part, call)
     meaning.clip, meaning.gate = clipped or meaning.clip, gate or meaning.gate
     for text in rest:
         capped = part.name == "eager_attention_forward" and ("softcap" in text or "torch.tanh(attn_weights)" in text)
-        layers = _rope_in(text, part) if turned is not None else ""
+        layers = _rope_in(text, part) if rotated is not None else ""
         meaning.rope_in = layers or meaning.rope_in
         known = capped or layers or text in (early, gated) or (clipped and CLIP.fullmatch(text))
         if not known and not _position(text, part, meaning):
@@ -90,13 +92,13 @@ def _gate(part: Part, call: str) -> tuple[str, str]:
     return (found[0], texts[at]) if len(found) == 1 and not changed else ("", "")
 
 
-def _clip(part: Part, turned: int | None) -> str:
+def _clip(part: Part, rotated: int | None) -> str:
     """The key of the largest magnitude of queries, keys and values, if all are clipped after any norm and before rope;
     '' otherwise."""
     found = [(at, match) for at, text in enumerate(part.statements) if (match := CLIP.fullmatch(text))]
     norms = [at for at, text in enumerate(part.statements) if re.search(r"self\.\w*norm\(", text)]
     three = {match[1] for _, match in found} == {"query", "key", "value"} and len({match[2] for _, match in found}) == 1
-    if not three or turned is None or not all(max(norms, default=-1) < at < turned for at, _ in found):
+    if not three or rotated is None or not all(max(norms, default=-1) < at < rotated for at, _ in found):
         return ""
     return found[0][1][2]
 
@@ -104,7 +106,7 @@ def _clip(part: Part, turned: int | None) -> str:
 def _position(text: str, part: Part, meaning: Meaning) -> bool:
     """Whether a statement turns rope's direction, or scales queries by their position."""
     if part.name == "rotate_half" and part.statements == BACK and text == BACK[-1]:
-        meaning.turned_back = True
+        meaning.inverse_rope = True
         return True
     if text == SCALED or part.statements == BY_POSITION:
         meaning.position_scale = True

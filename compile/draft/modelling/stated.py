@@ -20,7 +20,7 @@ class Meaning:
     row of learned positions. `clamped`: the keys of the factor and the limit of a clamped SwiGLU. `gate_turns`: the
     gate and up alternate. `experts_in_out`: experts store their inputs first. `sinks`: scores of a key without a
     value. `latent`: how rope rotates in MLA, '' for another attention. `one_plus`: layer normalisation multiplies
-    by 1 + weight. `clip`: a key of the largest magnitude of queries, keys and values. `turned_back`: rope rotates
+    by 1 + weight. `clip`: a key of the largest magnitude of queries, keys and values. `inverse_rope`: rope rotates
     by minus the angle. `position_scale`: queries are multiplied by a number that grows with the position.
     `windows`: whether there are sliding windows. `gate_first`: whether the gate is the first half of its product
     with up. `in_order`: one tensor has q, then k, then v. `routing`: sigmoid routing, None for another.
@@ -50,7 +50,7 @@ class Meaning:
     query_norm: bool = False
     embedding_norm: str = ""
     position_offset: int = 0
-    turned_back: bool = False
+    inverse_rope: bool = False
     position_scale: bool = False
     windows: bool = False
     gate_first: bool | None = None

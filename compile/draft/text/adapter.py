@@ -80,8 +80,8 @@ def _questions(facts: Facts, slot: Slot, slots: Sequence[Slot]) -> Iterator[str]
     if slot.tensors.role == "qkv" and facts.hints.pairs is not False and PAIRED not in slot.proved[0].meaning:
         pairs = "halves: the rows as they are", "pairs: rearrange q and k, (h pair two) -> (h d:(two pair))"
         yield comment(facts.ask("no rule was tried for how rope rotates q and k of one tensor", *pairs), "    ")
-    turned = facts.hints.pairs and rotates_part(facts) and facts.roles.has("q_norm")
-    if slot.tensors.role in ("q", "k", "qkv") and turned:
+    in_pairs = facts.hints.pairs and rotates_part(facts) and facts.roles.has("q_norm")
+    if slot.tensors.role in ("q", "k", "qkv") and in_pairs:
         text = "no rule was tried for pairs of a part of the channels that also have norms"
         yield comment(facts.ask(text), "    ")
     if len(slot.proved) < 2 or _answered(facts, slot):

@@ -43,7 +43,7 @@ def own_attention(facts: Facts) -> Own | None:
         own.add("nothing rotates: positions are learned")
     if facts.rope_in:
         own.add("some layers do not rotate queries and keys", "rotates", "True", "config.rotated[index]")
-    if meaning.turned_back:
+    if meaning.inverse_rope:
         own.add("rope rotates by minus the angle")
     if meaning.late_norms and norms:
         own.add("the norms of queries and keys come after rope")
@@ -121,7 +121,7 @@ def attention_class(facts: Facts) -> str:
     own = own_attention(facts)
     if own is None or facts.sizes.latent:
         return ""
-    back = "-sin" if facts.hints.meaning and facts.hints.meaning.turned_back else "sin"
+    back = "-sin" if facts.hints.meaning and facts.hints.meaning.inverse_rope else "sin"
     turn = [f"q_NHD, k_NGD = rope(q_NHD, cos, {back}), rope(k_NGD, cos, {back})"]
     if facts.learned:
         turn = []

@@ -61,8 +61,8 @@ def _shown_by_tensors(facts: Facts) -> str:
             notes += f"        fields.only({quoted(key)}, True)  # the tensors have these norms\n"
     if rotary_dim(facts):
         notes += (
-            f'        turned = fields.size("rotary_dim", {rotary_dim(facts)})\n'
-            '        if common["rope"].channels(common["head_dim"]) != turned:\n'
+            f'        rotary = fields.size("rotary_dim", {rotary_dim(facts)})\n'
+            '        if common["rope"].channels(common["head_dim"]) != rotary:\n'
             '            fields.error("BU121", "`rotary_dim` differs from `partial_rotary_factor`", "rotary_dim")\n'
         )
     return notes
@@ -146,20 +146,20 @@ def _read_common(facts: Facts, rope: Mapping[str, Any]) -> str:
         **({"keys": own} if own else {}), "nulls": ("num_key_value_heads", "head_dim"), **rope,
     }  # fmt: skip
     given = "".join(f"            {key}={quoted(value)},\n" for key, value in settings.items())
-    if turned := rotary_dim(facts):
-        part = f'fields.size("rotary_dim", {turned}) / fields.size("head_dim", {facts.sizes.d})'
+    if rotary := rotary_dim(facts):
+        part = f'fields.size("rotary_dim", {rotary}) / fields.size("head_dim", {facts.sizes.d})'
         given = re.sub(r" +partial=.*\n", "", given) + f"            partial={part},\n"
     return f"        common = read_common(\n            fields,\n            windows,\n{given}        )\n"
 
 
 def _each_field(facts: Facts, kv: str, rope: Mapping[str, Any]) -> list[str]:
     """The fields one by one; `kv` is the expression for the number of key heads."""
-    keys, default, turned = facts.keys, facts.default, rotary_dim(facts)
+    keys, default, rotary = facts.keys, facts.default, rotary_dim(facts)
     length, act = keys.get("positions", "max_position_embeddings"), keys.get("act", "hidden_act")
     positions, (eps, absent_eps) = default(length, 2048), _eps(facts)
     d = f"fields.size({quoted(keys['head_dim'])}, hidden // heads)" if "head_dim" in keys else "hidden // heads"
-    given = ", ".join(f"{key}={quoted(value)}" for key, value in rope.items() if key != "partial" or not turned)
-    given += f', partial=fields.size("rotary_dim", {turned}) / head_dim' if turned else ""
+    given = ", ".join(f"{key}={quoted(value)}" for key, value in rope.items() if key != "partial" or not rotary)
+    given += f', partial=fields.size("rotary_dim", {rotary}) / head_dim' if rotary else ""
     width = ""
     if facts.raw.get(keys["intermediate_size"]) is None:  # the tensors are as wide
         width = ", 4 * hidden, null=4 * hidden"

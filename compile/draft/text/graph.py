@@ -161,7 +161,7 @@ def _unexplained(facts: Facts) -> str:
         text += comment(facts.ask("transformers' attention and the tensors differ in whether there are sinks"))
     meaning = facts.hints.meaning
     text += _of_attention(facts)
-    if meaning and meaning.turned_back and facts.sizes.latent:
+    if meaning and meaning.inverse_rope and facts.sizes.latent:
         text += comment(facts.ask("transformers' rope rotates by minus the angle, and the draft's latents do not"))
     if meaning and meaning.clamped and facts.routing:
         text += comment(facts.ask("transformers' experts clamp the gate and up, and the draft's do not"))

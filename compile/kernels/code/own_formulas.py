@@ -24,14 +24,14 @@ def _rope(code: Code, node: Node, name: str, index: Index) -> Value:
     else:
         pair, second = f"{channel.text} % {half}", f"{channel.text} >= {half}"
         partner = f"tl.where({second}, {channel.text} - {half}, {channel.text} + {half})"
-    turned = 2 * half
-    at = At(code.variable(f"tl.where({channel.text} < {turned}, {pair}, 0)", index))
-    with_ = At(code.variable(f"tl.where({channel.text} < {turned}, {partner}, 0)", index))
+    rotary = 2 * half
+    at = At(code.variable(f"tl.where({channel.text} < {rotary}, {pair}, 0)", index))
+    with_ = At(code.variable(f"tl.where({channel.text} < {rotary}, {partner}, 0)", index))
     own, other = code.at(x, index), code.at(x, (row, head, with_))
     c, s = code.at(cos, (row, at)), code.at(sin, (row, at))
     text = f"{own.text} * {c.text} + tl.where({second}, {other.text} * {s.text}, -({other.text} * {s.text}))"
-    if turned < width:
-        text = f"tl.where({channel.text} < {turned}, {text}, {own.text})"
+    if rotary < width:
+        text = f"tl.where({channel.text} < {rotary}, {text}, {own.text})"
     return code.given(text, code.graph.buffers[name], index)
 
 

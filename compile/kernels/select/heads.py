@@ -78,20 +78,20 @@ class _Places:
         self.channels = (f"a{number}", f"b{number}")
         self.begin, self.end, self.half = begin, end, half
         cos = section.rope.argument("cos_NC") if section.rope else None
-        self.turned = cos.shape[1] if isinstance(cos, View) else 0
+        self.rotary = cos.shape[1] if isinstance(cos, View) else 0
         self.interleaved = bool(section.rope and section.rope.argument("interleaved"))
 
     def lines(self, live: str) -> list[str]:
-        rest = self.half - self.turned
+        rest = self.half - self.rotary
         own, other = (f"{self.pair} * 2", f"{self.pair} * 2 + 1") if self.interleaved else (
             self.pair,
-            f"{self.pair} + {self.turned}",
+            f"{self.pair} + {self.rotary}",
         )  # fmt: skip
         if rest:
-            plain = f"{self.pair} + {self.turned}" if self.turned else self.pair
-            far = f"{self.pair} + {self.turned + rest}"
-            own = f"tl.where({self.pair} < {self.turned}, {own}, {plain})" if self.turned else plain
-            other = f"tl.where({self.pair} < {self.turned}, {other}, {far})" if self.turned else far
+            plain = f"{self.pair} + {self.rotary}" if self.rotary else self.pair
+            far = f"{self.pair} + {self.rotary + rest}"
+            own = f"tl.where({self.pair} < {self.rotary}, {own}, {plain})" if self.rotary else plain
+            other = f"tl.where({self.pair} < {self.rotary}, {other}, {far})" if self.rotary else far
         return [
             f"{self.head} = (lane - {self.begin}) // {self.half}",
             f"{self.pair} = (lane - {self.begin}) % {self.half}",
@@ -124,7 +124,7 @@ def _write(code: Code, product: Node, section: Section, places: _Places, lead: I
             text = f"{text} + {code.cast(code.at(bias, (column,)), 'float')}"
         values.append(code.given(text, buffer, (*index, At(channel))).text)
     if section.rope:
-        values = _turned(code, section.rope, places, values, lead, index)
+        values = _rotated(code, section.rope, places, values, lead, index)
     for channel, value in zip(places.channels, values, strict=True):
         place = (*index, At(channel))
         for result in section.results:
@@ -139,19 +139,19 @@ def _write(code: Code, product: Node, section: Section, places: _Places, lead: I
             store_row(code, cache, (At(slot.text), head, At(channel)), value, places.inside)
 
 
-def _turned(code: Code, node: Node, places: _Places, values: list[str], lead: Index, index: Index) -> list[str]:
+def _rotated(code: Code, node: Node, places: _Places, values: list[str], lead: Index, index: Index) -> list[str]:
     cos, sin = node.argument("cos_NC"), node.argument("sin_NC")
     if not isinstance(cos, View) or not isinstance(sin, View):
         raise NotTaken
     one, other = values
     pair = At(places.pair)
-    if places.turned < places.half:
-        pair = At(code.variable(f"tl.where({places.pair} < {places.turned}, {places.pair}, 0)", (pair,)))
+    if places.rotary < places.half:
+        pair = At(code.variable(f"tl.where({places.pair} < {places.rotary}, {places.pair}, 0)", (pair,)))
     c, s = code.cast(code.at(cos, (*lead, pair)), "float"), code.cast(code.at(sin, (*lead, pair)), "float")
     texts = [f"{one} * {c} - {other} * {s}", f"{other} * {c} + {one} * {s}"]
-    if places.turned < places.half:
+    if places.rotary < places.half:
         texts = [
-            f"tl.where({places.pair} < {places.turned}, {text}, {own})" for text, own in zip(texts, values, strict=True)
+            f"tl.where({places.pair} < {places.rotary}, {text}, {own})" for text, own in zip(texts, values, strict=True)
         ]
     buffer = code.graph.buffers[node.outputs[0]]
     return [code.given(text, buffer, (*index, pair)).text for text in texts]

@@ -161,9 +161,9 @@ def _flip(code: Code, node: Node, index: Index) -> Value:
     source, axes = node.arguments[:2]
     assert isinstance(source, View)
     assert isinstance(axes, tuple)
-    turned = {axis % len(source.shape) for axis in axes if isinstance(axis, int)}
+    flipped = {axis % len(source.shape) for axis in axes if isinstance(axis, int)}
     place = tuple(
-        code.b.sub(I64(size - 1), at) if axis in turned else at
+        code.b.sub(I64(size - 1), at) if axis in flipped else at
         for axis, (at, size) in enumerate(zip(index, source.shape, strict=True))
     )
     return code.argument(source, place, kind_of_result(code, node))

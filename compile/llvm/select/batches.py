@@ -36,8 +36,8 @@ def _bmm(graph: OpGraph, node: Node, machine: Machine) -> tuple[Call, ...] | Non
         return None
     count, rows, channels = x.shape
     if x.strides[2] == matrices.strides[1] == 1 and rows:
-        turned = replace(matrices, shape=(matrices.shape[2], channels), strides=(matrices.strides[2], 1))
-        inner = product_call(x, rows, x.strides[1], turned, None, out, machine)
+        transposed = replace(matrices, shape=(matrices.shape[2], channels), strides=(matrices.strides[2], 1))
+        inner = product_call(x, rows, x.strides[1], transposed, None, out, machine)
         moved = _moved({"x": (x, x.strides[0]), "weight": (matrices, matrices.strides[0]),
                                "out": (out, rows * out.shape[2])})  # fmt: skip
         return (_batched(inner, moved, [count], experts=False, rows=None),)

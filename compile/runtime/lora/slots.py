@@ -15,6 +15,7 @@ from bringup.diagnostics import BringupError, Diagnostic
 from bringup.graphs.core.lora import module_of
 
 A, B = "_lora.a", "_lora.b"  # suffixes of a parameter's name: its slots
+NO_SLOTS, NO_SLOT = "the bundle was compiled without slots for LoRAs", "the bundle has no slots for it"
 INFINITE = "its factors have NaN or infinity"
 
 
@@ -52,11 +53,12 @@ class Slots:
             if why := self._misfit(parameter, factors):
                 faults.setdefault(why, []).append(parameter)
         if not self.count:
-            faults = {"the bundle was compiled without slots for LoRAs": [""]}
+            faults = {NO_SLOTS: [""]}
         elif not weights.factors:
             faults["it has no factors"] = [""]
         if faults:
-            raise BringupError(*(self._refused(name, why, parameters) for why, parameters in faults.items()))
+            found = (self._refused(name, why, parameters, weights.factors) for why, parameters in faults.items())
+            raise BringupError(*found)
 
     def write(self, executor: Executor, slot: int, weights: LoraWeights) -> None:
         """Writes a slot: zeros after a smaller rank, and in modules that the LoRA does not change."""
@@ -77,7 +79,7 @@ class Slots:
         """The reason why a parameter's factors do not fit; "" if they do."""
         specs = self._specs.get(parameter)
         if specs is None:
-            return "the bundle has no slots for it"
+            return NO_SLOT
         if not factors.shape:
             return f"its factors have shapes {list(factors.a.shape)} and {list(factors.b.shape)}; they are no pair"
         if factors.shape != (shape := (*specs[0].shape[1:-2], specs[1].shape[-1], specs[0].shape[-1])):
@@ -89,16 +91,18 @@ class Slots:
             finite = all(np.isfinite(array.astype(dtype_of(dtype))).all() for array in factors)
         return "" if finite else f"{INFINITE} in {dtype}"
 
-    def _refused(self, name: TaskId, why: str, parameters: list[str]) -> Diagnostic:
+    def _refused(self, name: TaskId, why: str, parameters: list[str], factors: Mapping[str, LoraFactors]) -> Diagnostic:
         more = f" and {len(parameters) - 1} more" if len(parameters) > 1 else ""
         of = f" for `{parameters[0]}`{more}" if parameters[0] else ""
-        modules = sorted({module_of(parameter).rpartition(".")[2] for parameter in self._specs})
-        supported = f"the bundle supports LoRAs of ranks up to {self.rank} for {', '.join(modules)}"
-        help = f"{supported}: compile with other --max-lora-rank and --lora-target-modules"
-        if not modules:
-            help = "compile with --max-lora-rank R, or with --lora-dir DIR for the rank and modules of a LoRA"
         if why.startswith(INFINITE):
             help = "if the LoRA's own values are finite, compile with a --dtype that holds them, such as float32"
+        elif why in (NO_SLOTS, NO_SLOT) or why.startswith("its rank"):
+            valid = {parameter: each for parameter, each in factors.items() if each.shape}
+            rank = max((self.rank, *(each.rank for each in valid.values())))
+            modules = {module_of(parameter).rpartition(".")[2] for parameter in (*self._specs, *valid)}
+            help = f"compile with --max-lora-rank {rank} --lora-target-modules {','.join(sorted(modules))}"
+        else:
+            help = "is it a LoRA of this base model? `bringup lora check` compares its files with a checkpoint"
         return Diagnostic(
             code="BU622",
             message=f"the LoRA `{name}` does not fit the bundle{of}: {why}",

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 SAME = frozenset({"aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.detach_.default"})  # the argument
-TURNED = {
+IN_PLACE = {
     "aten.squeeze_.dim": torch.ops.aten.squeeze.dim,
     "aten.unsqueeze_.default": torch.ops.aten.unsqueeze.default,
     "aten.transpose_.default": torch.ops.aten.transpose.int,
@@ -118,7 +118,7 @@ class _Conversion:
             return self._size(node.meta["val"])
         if not isinstance(node.meta.get("val"), torch.Tensor | tuple | list | None):
             return self._size(node.meta["val"])
-        target = TURNED.get(str(node.target), node.target)  # changes only the view in place
+        target = IN_PLACE.get(str(node.target), node.target)  # changes only the view in place
         schema = target._schema
         given = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) | node.kwargs
         arguments = [self._argument(given.get(a.name, a.default_value), node) for a in schema.arguments]

@@ -164,23 +164,25 @@ Q, NORM = "model.layers.0.self_attn.q_proj.weight", "model.norm.weight"
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "message", "help"),
     [
-        ({Q: factors(9, 32, 32)}, "its rank is 9, and the bundle's slots have 8"),
-        ({NORM: factors(2, 32, 1)}, "the bundle has no slots for it"),
+        ({Q: factors(9, 32, 32)}, "its rank is 9, and the bundle's slots have 8", "--max-lora-rank 9 "),
+        ({NORM: factors(2, 32, 1)}, "the bundle has no slots for it", ",norm,"),
         (
             {Q: factors(2, 64, 64)},
             r"its factors are for \[64, 64\], but the parameter is \[32, 32\]",
+            "bringup lora check",
         ),
-        ({Q: factors(2, 32, 32, float("nan"))}, "its factors have NaN or infinity"),
-        ({}, "it has no factors"),
+        ({Q: factors(2, 32, 32, float("nan"))}, "its factors have NaN or infinity", "--dtype"),
+        ({}, "it has no factors", "bringup lora check"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_one_code(batch, given, message):
+def test_what_does_not_fit_is_refused_with_one_code(batch, given, message, help):
     request = Request([1, 2], max_new_tokens=1, lora=7, lora_weights=LoraWeights(given))
     with pytest.raises(BringupError, match=f"the LoRA `7` does not fit the bundle.*{message}") as caught:
         batch.add(request)
     assert [finding.code for finding in caught.value.findings] == ["BU622"]
+    assert help in caught.value.findings[0].help
     assert len(batch) == 0
     assert batch.loras.figures().host.entries == 0
 

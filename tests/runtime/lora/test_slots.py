@@ -89,8 +89,8 @@ def test_values_that_overflow_the_dtype_of_slots_are_rejected(dtype, value):
 
 
 def test_a_bundle_without_slots_is_compiled_with_some():
-    """The help names the option that adds slots, not other values of options that were not given."""
+    """The help has the complete options."""
     french = LoraWeights({"q.weight": LoraFactors(np.ones((1, 4)), np.ones((1, 3)))})
     with pytest.raises(BringupError, match=r"does not fit the bundle: .* without slots for LoRAs") as caught:
         Slots(interface(())).check(french, "french")
-    assert caught.value.findings[0].help.startswith("compile with --max-lora-rank R")
+    assert caught.value.findings[0].help == "compile with --max-lora-rank 1 --lora-target-modules q"
