@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bringup.adapters.apply.materialise import fill
 from bringup.adapters.lora.load import Loaded
-from bringup.adapters.lora.pairing import not_turned
+from bringup.adapters.lora.pairing_findings import not_turned
 from bringup.compile.job import Job
 from bringup.diagnostics import BringupError, fail
 from bringup.grouping import listed
