@@ -34,11 +34,11 @@ class Group:
         return (first.given.axes, first.summed.axes) == (block.given.axes, block.summed.axes)
 
 
-def derive(base: Base, pairs: Iterable[Pair], dtype: str = "") -> tuple[Lora, list[Diagnostic]]:
+def derive(base: Base, pairs: Iterable[Pair]) -> tuple[Lora, list[Diagnostic]]:
     """The factors of a graph's parameters, and findings on pairs: those pairs are omitted.
 
-    Arrays are of `dtype`, by default each parameter's. Findings are BU165 (a shape that does not match the base) and
-    BU167 (movement without low-rank factors).
+    Arrays are float32. Findings are BU165 (a shape that does not match the base) and BU167 (movement without low-rank
+    factors).
     """
     groups: dict[str, list[Group]] = {}
     findings: list[Diagnostic] = []
@@ -61,9 +61,7 @@ def derive(base: Base, pairs: Iterable[Pair], dtype: str = "") -> tuple[Lora, li
             rules[name] = entry
             for block in found:
                 _add(groups.setdefault(name, []), block, pair)
-    sites = {
-        name: tuple(_factors(rules[name], groups[name], dtype, entries)) for name in base.parameters if name in groups
-    }
+    sites = {name: tuple(_factors(rules[name], groups[name], entries)) for name in base.parameters if name in groups}
     signature = Signature({name: entry.declared for name, entry in entries.items()})
     headers = {info.name: info for entry in entries.values() for info in entry.tensors}
     return Lora(plan=Plan(signature, headers, entries), sites=sites), findings
@@ -143,13 +141,13 @@ def _axes(pair: Pair, block: Block, side: str) -> Axes:
     return sized(text, {"in": block.summed.size, "out": block.given.size, "rank": pair.rank, "e": block.slabs})
 
 
-def _factors(base: Entry, groups: Sequence[Group], dtype: str, entries: dict[str, Entry]) -> Iterable[LowRank]:
+def _factors(base: Entry, groups: Sequence[Group], entries: dict[str, Entry]) -> Iterable[LowRank]:
     """A parameter's factors; their arrays are added to `entries`."""
     name = base.declared.name
     for number, group in enumerate(groups):
         names = [f"{name}.lora_{x}" + (f".{number}" if number else "") for x in "AB"]
         for array, side in zip(names, ("summed", "given"), strict=True):
-            entries[array] = _entry(base, array, group, side, dtype or base.declared.dtype)
+            entries[array] = _entry(base, array, group, side)
         block, _ = group.blocks[0]
         yield LowRank(
             parameter=name,
@@ -163,7 +161,7 @@ def _factors(base: Entry, groups: Sequence[Group], dtype: str, entries: dict[str
         )
 
 
-def _entry(base: Entry, name: str, group: Group, side: str, dtype: str) -> Entry:
+def _entry(base: Entry, name: str, group: Group, side: str) -> Entry:
     """The array of one side: `rank` is the first axis of a, and the last of b."""
     declared = base.declared.axes
     block, pair = group.blocks[0]
@@ -182,7 +180,7 @@ def _entry(base: Entry, name: str, group: Group, side: str, dtype: str) -> Entry
         nests += _nests(block, pair, side, len(infos), start, at)
         infos.append(info)
     region = Region(axes, infos[0].dtype, project(nests, shape_of(axes), strides))
-    array = Declared(name, axes, dtype, site=base.declared.site)
+    array = Declared(name, axes, "float32", site=base.declared.site)
     return Entry(array, base.rule, tuple(infos), region)
 
 

@@ -90,7 +90,7 @@ class Lora:
         return self.plan.entries[factor.a].declared, self.plan.entries[factor.b].declared
 
     def arrays(self, checkpoint: Checkpoint) -> dict[str, np.ndarray]:
-        """Every a and b, by their names in the factors."""
+        """Every a and b, float32, by their names in the factors."""
         return materialise(self.plan, checkpoint)
 
 

@@ -42,21 +42,21 @@ class Loaded:
             raise BringupError(*self.findings)
 
 
-def load(files: LoraFiles, base: Base, dtype: str = "") -> Loaded:
-    """Reads headers only. Arrays are of `dtype`, by default each parameter's.
+def load(files: LoraFiles, base: Base) -> Loaded:
+    """Reads headers only.
 
     Raises BU160 for an expression of the config that takes too long to match.
     """
     try:
-        return _load(files, base, dtype)
+        return _load(files, base)
     except Unbounded as error:
         help = "list the modules' names in `target_modules`, `exclude_modules`, `rank_pattern` and `alpha_pattern`"
         raise fail("BU160", f"an expression in `{files.path}`: {error}", help=help, file=str(files.path)) from None
 
 
-def _load(files: LoraFiles, base: Base, dtype: str) -> Loaded:
+def _load(files: LoraFiles, base: Base) -> Loaded:
     found = paired(files.checkpoint.headers, files.spelling, files.config, base)
-    lora, misfits = derive(base, found.pairs, dtype)
+    lora, misfits = derive(base, found.pairs)
     findings = [*files.checkpoint.findings, *files.findings, *found.findings, *misfits]
     if files.findings:  # the config has more than factors, which the other tensors belong to
         findings = [finding for finding in findings if finding.code != "BU168"]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import load_file as load_torch
 from transformers import AutoModelForCausalLM
 
 from bringup.cli.main import cli
@@ -106,3 +107,17 @@ def test_convert_from_the_command_line(tmp_path: Path) -> None:
               "--storage-type", "bfloat16"],
     )  # fmt: skip
     assert "error[BU139]" in refused.stderr
+
+
+def test_a_sum_in_bfloat16_is_rounded_once(tmp_path: Path) -> None:
+    """The factors are float32, and the base bfloat16."""
+    words = {"r": 4, "lora_alpha": 6, "target_modules": ["q_proj"]}
+    written = write(Case("llama", words), tmp_path)
+    AutoModelForCausalLM.from_pretrained(written.base).bfloat16().save_pretrained(written.base)
+    run("merge", str(written.lora), "--checkpoint", str(written.base), "-o", str(tmp_path / "merged"))
+    base, merged = (load_torch(folder / "model.safetensors") for folder in (written.base, tmp_path / "merged"))
+    name = "model.layers.0.self_attn.q_proj"
+    factors = load_torch(written.lora / "adapter_model.safetensors")
+    a, b = (factors[f"base_model.model.{name}.lora_{x}.weight"].double() for x in "AB")
+    exact = base[f"{name}.weight"].double() + 1.5 * (b @ a)
+    assert torch.equal(merged[f"{name}.weight"], exact.bfloat16())
