@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from bringup.adapters.lora.base import Base
 from bringup.adapters.lora.derive import derive
@@ -12,8 +12,9 @@ from bringup.adapters.lora.factors import Lora, Pair
 from bringup.adapters.lora.files import LoraFiles
 from bringup.adapters.lora.named import disagreements
 from bringup.adapters.lora.pairing import paired
+from bringup.adapters.lora.trained import Trained
 from bringup.diagnostics import BringupError, Diagnostic, Severity, fail
-from bringup.grouping import digits
+from bringup.grouping import digits, listed
 from bringup.spec import TensorInfo
 
 OF_SIZES = ("BU164", "BU165")
@@ -24,7 +25,8 @@ class Loaded:
     """`copies` are tensors of the base, by its names, that the adapter's files also contain.
 
     `heads` are tied heads with the values of an embedding, by the embedding's name in the base. `turned` are tensors
-    with the values of another one, transposed. `base` is the one that the files were read for.
+    with the values of another one, transposed. `base` is the one that the files were read for. `trained` are the values
+    that replace tensors of the base, by its names.
     """
 
     files: LoraFiles
@@ -33,6 +35,7 @@ class Loaded:
     copies: Mapping[str, TensorInfo]
     heads: Mapping[str, str]
     base: Base
+    trained: Mapping[str, Trained] = field(default_factory=dict[str, Trained])
     turned: Sequence[tuple[TensorInfo, TensorInfo]] = ()
     findings: Sequence[Diagnostic] = ()
 
@@ -40,6 +43,20 @@ class Loaded:
         """Raises BringupError with every finding if one is an error."""
         if any(finding.severity is Severity.ERROR for finding in self.findings):
             raise BringupError(*self.findings)
+
+    def refuse_if_merged_only(self) -> None:
+        """Raises every error, and BU161 for an adapter that is more than factors."""
+        self.raise_if_errors()
+        if note := self.merged_only():
+            raise BringupError(replace(note, severity=Severity.ERROR))
+
+    def merged_only(self) -> Diagnostic | None:
+        """A note of BU161 on an adapter that is more than factors."""
+        if not (keys := self.files.config.more):
+            return None
+        help = "merge it (`bringup lora merge`), and use that as the checkpoint"
+        message = f"an adapter with {listed(keys)} can only be merged into its base, not applied unmerged"
+        return Diagnostic(code="BU161", severity=Severity.NOTE, message=message, help=help, file=str(self.files.path))
 
 
 def load(files: LoraFiles, base: Base) -> Loaded:
@@ -70,6 +87,7 @@ def _load(files: LoraFiles, base: Base) -> Loaded:
         heads={head: embedding for embedding, head in base.tied.items()},
         base=base,
         turned=found.turned,
+        trained=found.trained,
         findings=_together(findings),
     )
 

@@ -17,10 +17,13 @@ from bringup.adapters.lora.pairing_findings import (
     not_turned,
     nothing,
     resized,
+    tied_magnitudes,
     unread,
+    without_magnitudes,
     wrong_rank,
 )
 from bringup.adapters.lora.spelling import Part, Spelling
+from bringup.adapters.lora.trained import Trained, absent, misfit, trained
 from bringup.diagnostics import Diagnostic
 from bringup.graphs.core.axes import parse
 from bringup.spec import FLOATS, TensorInfo
@@ -33,12 +36,14 @@ Sides = dict[Key, dict[str, tuple[Part, TensorInfo]]]
 class Pairing:
     """`pairs` that are complete and match the base; `copies` are tensors that the base has too, by its names.
 
-    `turned`: tensors that are the transpose of another one.
+    `turned`: tensors that are the transpose of another one. `trained` are tensors of the base, by its names, with the
+    values that replace them.
     """
 
     pairs: list[Pair] = field(default_factory=list[Pair])
     copies: dict[str, TensorInfo] = field(default_factory=dict[str, TensorInfo])
     turned: list[tuple[TensorInfo, TensorInfo]] = field(default_factory=list[tuple[TensorInfo, TensorInfo]])
+    trained: dict[str, Trained] = field(default_factory=dict[str, Trained])
     findings: list[Diagnostic] = field(default_factory=list[Diagnostic])
 
 
@@ -46,18 +51,21 @@ def paired(tensors: Mapping[str, TensorInfo], spelling: Spelling, config: LoraCo
     """The pairs of an adapter's tensors.
 
     Findings: BU161 (factors that are not floats, or not matrices), BU162 (modules that the base does not have), BU163
-    (a factor without the other), BU164 (a rank that differs from the config's), BU165 (a tensor with another size in
-    the base), BU168 (tensors that are not factors, or a second adapter's), BU169 (no factors).
+    (a factor without the other, or without magnitudes), BU164 (a rank that differs from the config's), BU165 (a tensor
+    with another size in the base), BU166 (a trained module without tensors), BU168 (tensors that are not factors, or a
+    second adapter's), BU169 (no factors).
     """
     found = Pairing()
-    sides = _sides(tensors, spelling, base, found)
+    sides = _sides(tensors, spelling, config, base, found)
     infos = [info for both in sides.values() for _, info in both.values()]
     if coded := [info for info in infos if info.dtype not in FLOATS]:
         found.findings.append(not_floats(coded))
         return found
-    whole = {key: both for key, both in sides.items() if len(both) == 2}
-    if len(infos) > 2 * len(whole):
-        found.findings.append(halves([info for both in sides.values() if len(both) == 1 for _, info in both.values()]))
+    whole = {key: both for key, both in sides.items() if {"a", "b"} <= both.keys()}
+    if len(whole) < len(sides):
+        found.findings.append(halves([i for key, both in sides.items() if key not in whole for _, i in both.values()]))
+    if config.dora and (plain := [key[0] for key, both in whole.items() if "m" not in both]):
+        found.findings.append(without_magnitudes(plain))
     targets = {key: _target(key, config, base) for key in whole}
     if unknown := sorted({key[0] for key, target in targets.items() if not target}):
         found.findings.append(foreign(unknown, len(whole), base))
@@ -71,19 +79,27 @@ def paired(tensors: Mapping[str, TensorInfo], spelling: Spelling, config: LoraCo
     return found
 
 
-def _sides(tensors: Mapping[str, TensorInfo], spelling: Spelling, base: Base, found: Pairing) -> Sides:
-    """The factors of each module; copies of the base's tensors, and all others, are added to `found`."""
+def _sides(
+    tensors: Mapping[str, TensorInfo], spelling: Spelling, config: LoraConfig, base: Base, found: Pairing
+) -> Sides:
+    """The factors of each module; copies of the base's tensors, trained ones, and all others are added to `found`."""
     sides: Sides = {}
     rest: list[str] = []
     for name, info in tensors.items():
         part = spelling.part(name)
-        if part and part.side not in sides.get((part.module, part.depth), ()):
+        if part and (config.dora or part.side != "m") and part.side not in sides.get((part.module, part.depth), ()):
             sides.setdefault((part.module, part.depth), {})[part.side] = part, info
         elif (module := spelling.copied(name)) and base.own(module) + WHOLE in base.tensors:
             found.findings += resized(info, base.tensors[base.own(module) + WHOLE])
             found.copies[base.own(module) + WHOLE] = info
+        elif own := trained(name, info, config, base):
+            target, found.trained[own[0]] = own
+            found.findings += filter(None, [misfit(target, own[1], base)])
+            if own[1].rows and target in base.tied:  # peft trains the rows of the head with it
+                found.trained[base.tied[target]] = own[1]
         else:
             rest.append(name)
+    found.findings += absent(config, found.trained)
     if rest:
         found.findings.append(unread(rest, tensors))
     if not sides:
@@ -119,6 +135,7 @@ def _pair(
 ) -> list[Diagnostic]:
     """Adds a pair; if it is a convolution's or its rank is wrong, returns the findings instead (BU161, BU164)."""
     (part, a), (_, b) = both["a"], both["b"]
+    magnitude = both["m"][1] if "m" in both else None
     shape = base.tensors[target].shape
     experts = len(shape) == 3
     layout = spelling.layout(embedding=part.embedding, experts=experts)
@@ -126,6 +143,8 @@ def _pair(
     named = parameter if config.targets_parameter(parameter) else part.module  # patterns of the config match it
     if named == part.module and _convolves(a, b, shape):
         return [not_matrices(a, b, part.module)]
+    if magnitude and part.embedding and (spelling.tie or config.tied):
+        return [tied_magnitudes(magnitude)]
     wanted = config.rank_of(named)
     ranks = [_rank(info, axes, shape[0] if experts else 1) for info, axes in ((a, layout.a), (b, layout.b))]
     rank = wanted or ranks[0]
@@ -133,7 +152,7 @@ def _pair(
         return [wrong_rank(a, b, ranks, wanted)]
     pair = Pair(
         module=part.module, target=target, a=a, b=b, rank=rank, scale=config.scale_of(named, rank),
-        embedding=part.embedding, layout=layout,
+        embedding=part.embedding, layout=layout, magnitude=magnitude,
     )  # fmt: skip
     pairs.append(pair)
     if part.embedding and (spelling.tie or config.tied) and target in base.tied:

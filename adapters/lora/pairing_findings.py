@@ -124,7 +124,7 @@ def unread(names: Sequence[str], tensors: Mapping[str, TensorInfo]) -> Diagnosti
     return Diagnostic(
         code="BU168",
         message=f"{listed(names)} {what} of a LoRA, and cannot be applied",
-        help="merge the adapter into its base with peft, which also applies fully trained modules and biases",
+        help="use the adapter_config.json that was saved with them: it names modules that were trained in full",
         sources=tuple(names),
         file=str(tensors[names[0]].file or ""),
         tensor=names[0],
@@ -137,4 +137,25 @@ def nothing(tensors: Mapping[str, TensorInfo], spelling: Spelling) -> Diagnostic
         code="BU169",
         message=f"the adapter changes nothing: {what}",
         help=f"files of {spelling.name} have `lora_A` and `lora_B` in their names: name the folder that has them",
+    )
+
+
+def without_magnitudes(modules: Sequence[str]) -> Diagnostic:
+    return Diagnostic(
+        code="BU163",
+        message=f"{listed(modules)} {'has' if len(modules) == 1 else 'have'} no magnitudes, and the config states DoRA",
+        help="the file is incomplete: download it again",
+        sources=tuple(modules),
+    )
+
+
+def tied_magnitudes(info: TensorInfo) -> Diagnostic:
+    """BU161: mlx-lm's have a magnitude for each token, and peft's tied head has magnitudes of its own."""
+    return Diagnostic(
+        code="BU161",
+        message=f"`{info.name}` is of an embedding whose head it changes too, which is not supported for DoRA",
+        help="merge the adapter with the program that trained it, and use that as the checkpoint",
+        sources=(info.name,),
+        file=str(info.file or ""),
+        tensor=info.name,
     )

@@ -22,7 +22,22 @@ CASES = {
     "mixtral": Case("mixtral", {"r": 4, "target_modules": ["o_proj", "w1", "w2", "w3"]}),
     "phi3": Case("phi3", {"r": 4, "target_modules": "all-linear"}),
     "deepseek_v3": Case("deepseek_v3", {"r": 4, "target_modules": ["kv_b_proj", "q_b_proj"]}),
-}
+    "DoRA of rows of several parameters": Case(
+        "deepseek_v3", {"r": 4, "target_modules": ["kv_b_proj", "q_b_proj"], "use_dora": True}
+    ),
+    "DoRA of columns and an embedding, biases, trained norms": Case(
+        "gpt2", {"r": 4, "target_modules": ["c_attn", "wte"], "use_dora": True, "fan_in_fan_out": True,
+                 "bias": "lora_only", "modules_to_save": ["ln_f"]}, {"tie_word_embeddings": False},
+    ),
+    "rows of a tied embedding": Case(
+        "qwen3", {"r": 4, "target_modules": ["q_proj"], "trainable_token_indices": [5, 3]},
+        {"tie_word_embeddings": True},
+    ),
+    "a trained embedding, tied": Case(
+        "qwen3", {"r": 4, "target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"],
+                  "ensure_weight_tying": True}, {"tie_word_embeddings": True},
+    ),
+}  # fmt: skip
 
 
 def run(*words: str) -> str:
@@ -61,9 +76,10 @@ def test_the_base_is_the_one_that_the_config_names(tmp_path: Path) -> None:
     assert "5 parameters, 11 tensors, 10 read, 1 dropped — fits" in result.output
 
 
-def test_a_tied_head_is_not_merged_silently(tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [{"target_modules": ["embed_tokens"]}, {"modules_to_save": ["embed_tokens"]}])
+def test_a_tied_head_is_not_merged_silently(words: dict[str, list[str]], tmp_path: Path) -> None:
     """peft merges into the one matrix, which changes the head as well."""
-    case = Case("llama", {"r": 4, "target_modules": ["embed_tokens"]}, {"tie_word_embeddings": True})
+    case = Case("llama", {"r": 4, "target_modules": ["q_proj"], **words}, {"tie_word_embeddings": True})
     written = write(case, tmp_path)
     words = ["lora", "merge", str(written.lora), "--checkpoint", str(written.base), "-o", str(tmp_path / "out")]
     result = CliRunner().invoke(cli, words)
