@@ -50,6 +50,10 @@ class Base:
         """A name without its prefix."""
         return bare(name, self.prefixes)
 
+    def parameters_of(self, target: str) -> set[str]:
+        """The parameters that are read from a tensor."""
+        return {use.entry.declared.name for use in self.uses.get(target, ())}
+
     def own(self, module: str) -> str:
         """The base's name of a module, whichever prefix it has or lacks."""
         return module if module + WHOLE in self.tensors else full(module, self.prefixes, self.outside)

@@ -31,15 +31,19 @@ OF_TRAINING = frozenset({
     "peft_type", "peft_version", "qalora_group_size", "revision", "runtime_config", "task_type", "velora_config",
 })  # fmt: skip
 HONOURED = frozenset({
-    "alpha_pattern", "ensure_weight_tying", "exclude_modules", "layers_pattern", "layers_to_transform", "lora_alpha",
-    "r", "rank_pattern", "target_modules", "target_parameters", "use_rslora",
+    "alpha_pattern", "bias", "ensure_weight_tying", "exclude_modules", "layers_pattern", "layers_to_transform",
+    "lora_alpha", "modules_to_save", "r", "rank_pattern", "target_modules", "target_parameters",
+    "trainable_token_indices", "use_dora", "use_rslora",
 })  # fmt: skip
-# Methods that add more than ΔW = B · A, and the reason why this cannot be ignored.
-REFUSED = {
-    "use_dora": "DoRA scales each row of W + B · A by a trained magnitude",
-    "lora_bias": "B has a bias",
+# Methods that are more than ΔW = B · A: those that a merge applies, and those that are rejected, with the reason.
+MERGED = {
+    "use_dora": "DoRA scales each row of W + B · A to a trained magnitude",
     "modules_to_save": "these modules were trained in full",
     "trainable_token_indices": "rows of the embedding were trained",
+    "bias": "biases of the base were trained",
+}
+REFUSED = {
+    "lora_bias": "B has a bias",
     "layer_replication": "layers of the base occur several times",
     "alora_invocation_tokens": "aLoRA applies from a sequence of tokens on",
     "use_qalora": "QALoRA pools its input",
@@ -50,7 +54,7 @@ REFUSED = {
 }
 # Values of `init_lora_weights` that subtract the initial factors from the base.
 CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-MERGE = "merge the adapter into its base with peft (`merge_and_unload()`), and use that as the checkpoint"
+MERGE = "merge the adapter into its base with the program that trained it, and use that as the checkpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +72,11 @@ class LoraConfig:
     layers: AbstractSet[int] = frozenset()
     layer_names: Sequence[str] = ()
     tied: bool = False  # the LoRA of the embedding is also added to a head that is tied to it
+    dora: bool = False
+    saved: Sequence[str] = ()  # ends of names of modules that were trained in full
+    tokens: Mapping[str, Sequence[int]] = field(default_factory=dict[str, Sequence[int]])  # rows by ends of names
+    biases: bool = False
+    more: Sequence[str] = ()  # keys of MERGED that have an effect
 
     def rank_of(self, name: str) -> int:
         """The rank of a module."""
@@ -125,6 +134,11 @@ def read_lora_config(words: Mapping[str, Any], file: str) -> tuple[LoraConfig, l
         layers=frozenset(_several(words.get("layers_to_transform"))),
         layer_names=_several(words.get("layers_pattern") or None),
         tied=bool(words.get("ensure_weight_tying")),
+        dora=bool(words.get("use_dora")),
+        saved=_several(words.get("modules_to_save") or None),
+        tokens=_tokens(words.get("trainable_token_indices") or {}),
+        biases=_trains_biases(words),
+        more=[name for name in MERGED if (_trains_biases(words) if name == "bias" else words.get(name))],
     )
     for name, count, expressions in _expressions(config):
         if count > MOST_FORMS:
@@ -158,10 +172,17 @@ def _several(value: Any) -> tuple[Any, ...]:
     return () if value is None else tuple(cast("list[Any]", value)) if isinstance(value, list) else (value,)
 
 
+def _tokens(value: Any) -> Mapping[str, Sequence[int]]:
+    """Rows of the embedding (""), or of modules by the ends of their names."""
+    return value if isinstance(value, dict) else {"": value}
+
+
+def _trains_biases(words: Mapping[str, Any]) -> bool:
+    return words.get("bias") not in (None, "none")
+
+
 def _why(name: str, value: Any) -> str:
     """The reason why a key of the config is rejected; "" for one that is not."""
-    if name == "bias":
-        return "" if value in (None, "none") else "biases of the base were trained"
     if name == "init_lora_weights" and str(value).lower().startswith(CHANGES_BASE):
         return "this start changes the base's weights; save with `path_initial_model_for_weight_conversion`"
     if name in OF_TRAINING | HONOURED or value in (None, False, [], {}, ""):
@@ -198,6 +219,11 @@ def _is_words(value: Any) -> bool:
     return isinstance(value, str) or _is_list(value)
 
 
+def _is_rows(value: Any) -> bool:
+    lists = [*value.values()] if isinstance(value, dict) else [value or []]
+    return all(isinstance(rows, list) and _is_layers(rows) and len({*rows}) == len(rows) for rows in lists)
+
+
 def _is_list(value: Any) -> bool:
     return value is None or (isinstance(value, list) and all(isinstance(each, str) for each in _several(value)))
 
@@ -220,6 +246,10 @@ _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "exclude_modules": ("names, or a regular expression", lambda value: value is None or _is_words(value)),
     "layers_to_transform": ("numbers of layers", _is_layers),
     "layers_pattern": ("names", lambda value: value is None or _is_words(value)),
+    "modules_to_save": ("names", _is_list),
+    "trainable_token_indices": ("different numbers of tokens, or a list of them by names of modules", _is_rows),
+    "bias": ("`none`, `all` or `lora_only`", lambda value: value in (None, "none", "all", "lora_only")),
+    "use_dora": ("true or false", lambda value: value is None or isinstance(value, bool)),
     "use_rslora": ("true or false", lambda value: value is None or isinstance(value, bool)),
     "ensure_weight_tying": ("true or false", lambda value: value is None or isinstance(value, bool)),
 }

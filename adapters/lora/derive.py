@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +16,8 @@ from bringup.diagnostics import Diagnostic
 from bringup.graphs.core.axes import Axes, Axis, shape_of, sized
 from bringup.graphs.core.signature import Declared, Signature
 from bringup.spec import TensorInfo
+
+MAGNITUDE = "lora_magnitude"
 
 
 @dataclass(slots=True)
@@ -31,14 +34,15 @@ class Group:
         if (pair.rank, pair.scale) != (self.rank, self.scale) or not block.place or block.place in self.places:
             return False
         first = self.blocks[0][0]
-        return (first.given.axes, first.summed.axes) == (block.given.axes, block.summed.axes)
+        same_magnitude = (pair.magnitude is None) is (self.blocks[0][1].magnitude is None)
+        return same_magnitude and (first.given.axes, first.summed.axes) == (block.given.axes, block.summed.axes)
 
 
-def derive(base: Base, pairs: Iterable[Pair], dtype: str = "") -> tuple[Lora, list[Diagnostic]]:
+def derive(base: Base, pairs: Iterable[Pair]) -> tuple[Lora, list[Diagnostic]]:
     """The factors of a graph's parameters, and findings on pairs: those pairs are omitted.
 
-    Arrays are of `dtype`, by default each parameter's. Findings are BU165 (a shape that does not match the base) and
-    BU167 (movement without low-rank factors).
+    Arrays are float32. Findings are BU165 (a shape that does not match the base) and BU167 (movement without low-rank
+    factors).
     """
     groups: dict[str, list[Group]] = {}
     findings: list[Diagnostic] = []
@@ -53,6 +57,8 @@ def derive(base: Base, pairs: Iterable[Pair], dtype: str = "") -> tuple[Lora, li
             if key not in known:
                 known[key] = _split(entry, source, first=pair.embedding)
             found = known[key]
+            if not isinstance(found, Mixed) and pair.magnitude and not _has_whole_rows(entry, found):
+                found = Mixed("and DoRA needs the norm of complete rows")
             if wrong := _refused(pair, entry, found) if isinstance(found, Mixed) else _misfits(pair, found[0]):
                 findings += wrong
                 break
@@ -61,9 +67,7 @@ def derive(base: Base, pairs: Iterable[Pair], dtype: str = "") -> tuple[Lora, li
             rules[name] = entry
             for block in found:
                 _add(groups.setdefault(name, []), block, pair)
-    sites = {
-        name: tuple(_factors(rules[name], groups[name], dtype, entries)) for name in base.parameters if name in groups
-    }
+    sites = {name: tuple(_factors(rules[name], groups[name], entries)) for name in base.parameters if name in groups}
     signature = Signature({name: entry.declared for name, entry in entries.items()})
     headers = {info.name: info for entry in entries.values() for info in entry.tensors}
     return Lora(plan=Plan(signature, headers, entries), sites=sites), findings
@@ -81,6 +85,17 @@ def _split(entry: Entry, source: int, *, first: bool) -> tuple[Block, ...] | Mix
         return blocks(entry, source, first=first)
     except Mixed as fault:
         return fault
+
+
+def _has_whole_rows(entry: Entry, found: Sequence[Block]) -> bool:
+    """Whether each row of the parameter is a complete row of the tensor."""
+    sizes = entry.region.shape
+    return all(
+        block.summed.size
+        == math.prod(sizes[k] for k in block.summed.axes)
+        == sum(math.prod(extent for extent, *_ in line.loops) for line in block.summed.lines)
+        for block in found
+    )
 
 
 def _add(groups: list[Group], block: Block, pair: Pair) -> None:
@@ -101,7 +116,7 @@ def _refused(pair: Pair, entry: Entry, fault: Mixed) -> list[Diagnostic]:
             f"the base's rule does not only move complete rows and columns, {fault}",
             help="merge the adapter into the base model with peft, and use that as the checkpoint",
             parameter=entry.declared.name,
-            sources=(pair.a.name, pair.b.name),
+            sources=tuple(info.name for info in pair.tensors),
             where=entry.rule.site,
             declared=entry.declared.site,
         )
@@ -121,6 +136,8 @@ def _unread(pair: Pair) -> Diagnostic:
 def _misfits(pair: Pair, block: Block) -> list[Diagnostic]:
     """BU165 for factors whose sizes do not match the base."""
     wanted = {pair.a: shape_of(_axes(pair, block, "summed")), pair.b: shape_of(_axes(pair, block, "given"))}
+    if pair.magnitude:
+        wanted[pair.magnitude] = (block.given.size,)
     return [
         Diagnostic(
             code="BU165",
@@ -139,18 +156,21 @@ def _misfits(pair: Pair, block: Block) -> list[Diagnostic]:
 
 def _axes(pair: Pair, block: Block, side: str) -> Axes:
     """The axes of a pair's tensor."""
-    text = pair.layout.a if side == "summed" else pair.layout.b
+    text = {"summed": pair.layout.a, "given": pair.layout.b, MAGNITUDE: "out"}[side]
     return sized(text, {"in": block.summed.size, "out": block.given.size, "rank": pair.rank, "e": block.slabs})
 
 
-def _factors(base: Entry, groups: Sequence[Group], dtype: str, entries: dict[str, Entry]) -> Iterable[LowRank]:
+def _factors(base: Entry, groups: Sequence[Group], entries: dict[str, Entry]) -> Iterable[LowRank]:
     """A parameter's factors; their arrays are added to `entries`."""
     name = base.declared.name
     for number, group in enumerate(groups):
         names = [f"{name}.lora_{x}" + (f".{number}" if number else "") for x in "AB"]
         for array, side in zip(names, ("summed", "given"), strict=True):
-            entries[array] = _entry(base, array, group, side, dtype or base.declared.dtype)
-        block, _ = group.blocks[0]
+            entries[array] = _entry(base, array, group, side)
+        block, pair = group.blocks[0]
+        magnitude = f"{name}.{MAGNITUDE}" + (f".{number}" if number else "") if pair.magnitude else ""
+        if magnitude:
+            entries[magnitude] = _entry(base, magnitude, group, MAGNITUDE)
         yield LowRank(
             parameter=name,
             a=names[0],
@@ -160,29 +180,28 @@ def _factors(base: Entry, groups: Sequence[Group], dtype: str, entries: dict[str
             placed=tuple(k for k, _ in block.place),
             given=block.given.axes,
             summed=block.summed.axes,
+            magnitude=magnitude,
         )
 
 
-def _entry(base: Entry, name: str, group: Group, side: str, dtype: str) -> Entry:
-    """The array of one side: `rank` is the first axis of a, and the last of b."""
+def _entry(base: Entry, name: str, group: Group, side: str) -> Entry:
+    """The array of one side: `rank` is the first axis of a, and the last of b; magnitudes do not have it."""
     declared = base.declared.axes
     block, pair = group.blocks[0]
-    own: Side = getattr(block, side)
-    rank, placed = Axis(RANK, group.rank), tuple(k for k, _ in block.place)
-    moved = tuple(declared[k] for k in own.axes)
-    inner = (rank, *moved) if side == "summed" else (*moved, rank)
-    axes: Axes = (*(declared[k] for k in placed), *inner)
+    own, placed = _side(block, side), tuple(k for k, _ in block.place)
+    order = {"summed": (-1, *own.axes), "given": (*own.axes, -1), MAGNITUDE: own.axes}[side]
+    axes: Axes = tuple(Axis(RANK, group.rank) if k < 0 else declared[k] for k in (*placed, *order))
     strides = row_major(shape_of(axes))
-    at = dict(zip((*placed, *((-1, *own.axes) if side == "summed" else (*own.axes, -1))), strides, strict=True))
+    at = dict(zip((*placed, *order), strides, strict=True))
     nests: list[Nest] = []
     infos: list[TensorInfo] = []
     for block, pair in group.blocks:
-        info = pair.a if side == "summed" else pair.b
+        info = _info(pair, side)
         start = sum(position * at[k] for k, position in block.place)
         nests += _nests(block, pair, side, len(infos), start, at)
         infos.append(info)
     region = Region(axes, infos[0].dtype, project(nests, shape_of(axes), strides))
-    array = Declared(name, axes, dtype, site=base.declared.site)
+    array = Declared(name, axes, "float32", site=base.declared.site)
     return Entry(array, base.rule, tuple(infos), region)
 
 
@@ -192,10 +211,21 @@ def _nests(block: Block, pair: Pair, side: str, source: int, start: int, at: Map
     sizes = [factor.size for factor in factors]
     strides = dict(zip((factor.name for factor in factors), row_major(sizes), strict=True))
     step = strides["in" if side == "summed" else "out"]
-    info = pair.a if side == "summed" else pair.b
-    moved: Side = getattr(block, side)
-    for line in moved.lines:
+    info = _info(pair, side)
+    for line in _side(block, side).lines:
         loops = [(extent, src * step, dst * at[k]) for extent, src, k, dst in line.loops]
         src = block.slab * strides.get("e", 0) + line.src * step
         dst = start + sum(position * at[k] for k, position in line.dst)
-        yield Nest(source, info.dtype, src, (*loops, (pair.rank, strides["rank"], at[-1])), dst)
+        ranks = () if side == MAGNITUDE else ((pair.rank, strides["rank"], at[-1]),)
+        yield Nest(source, info.dtype, src, (*loops, *ranks), dst)
+
+
+def _side(block: Block, side: str) -> Side:
+    """Magnitudes are moved as rows are."""
+    return block.summed if side == "summed" else block.given
+
+
+def _info(pair: Pair, side: str) -> TensorInfo:
+    found = {"summed": pair.a, "given": pair.b, MAGNITUDE: pair.magnitude}[side]
+    assert found is not None, "only pairs of DoRA have magnitudes"
+    return found

@@ -35,7 +35,8 @@ PEFT_EXPERTS = Layout(a="(e rank) in", b="out (rank e)")
 class Pair:
     """The two factors of one tensor of the base: ΔW = scale · B · A, [out, in].
 
-    `embedding`: A is looked up by token, and `in` is the vocabulary.
+    `embedding`: A is looked up by token, and `in` is the vocabulary. With a `magnitude` [out], each row of W + ΔW is
+    scaled to its magnitude: DoRA (arXiv 2402.09353, equation 5).
     """
 
     module: str  # its name in the adapter's files
@@ -46,6 +47,11 @@ class Pair:
     scale: float
     embedding: bool = False
     layout: Layout = PEFT
+    magnitude: TensorInfo | None = None
+
+    @property
+    def tensors(self) -> tuple[TensorInfo, ...]:
+        return (self.a, self.b) if self.magnitude is None else (self.a, self.b, self.magnitude)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +61,8 @@ class LowRank:
     `a` and `b` are names of entries of `Lora.plan`. Together they have the parameter's axes: those that it sums over
     are a's (`rank in:m`), those of its result b's (`out:(h d) rank`). Leading axes of both count experts (`e rank m`,
     `e f rank`); experts and rows without factors have zeros. `placed`, `given` and `summed` are indices of the
-    parameter's axes: those in both, those in b, those in a.
+    parameter's axes: those in both, those in b, those in a. `magnitude` names an entry with the axes of `placed` and
+    `given`, "" without DoRA; rows that no tensor fills have no magnitude.
     """
 
     parameter: str
@@ -66,6 +73,7 @@ class LowRank:
     placed: tuple[int, ...]
     given: tuple[int, ...]
     summed: tuple[int, ...]
+    magnitude: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +98,7 @@ class Lora:
         return self.plan.entries[factor.a].declared, self.plan.entries[factor.b].declared
 
     def arrays(self, checkpoint: Checkpoint) -> dict[str, np.ndarray]:
-        """Every a and b, by their names in the factors."""
+        """Every a and b, float32, by their names in the factors."""
         return materialise(self.plan, checkpoint)
 
 

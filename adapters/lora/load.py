@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from bringup.adapters.lora.base import Base
 from bringup.adapters.lora.derive import derive
@@ -12,8 +12,9 @@ from bringup.adapters.lora.factors import Lora, Pair
 from bringup.adapters.lora.files import LoraFiles
 from bringup.adapters.lora.named import disagreements
 from bringup.adapters.lora.pairing import paired
+from bringup.adapters.lora.trained import Trained
 from bringup.diagnostics import BringupError, Diagnostic, Severity, fail
-from bringup.grouping import digits
+from bringup.grouping import digits, listed
 from bringup.spec import TensorInfo
 
 OF_SIZES = ("BU164", "BU165")
@@ -23,8 +24,9 @@ OF_SIZES = ("BU164", "BU165")
 class Loaded:
     """`copies` are tensors of the base, by its names, that the adapter's files also contain.
 
-    `heads` are tied heads with the values of an embedding, by the embedding's name in the base. `transposed` are
-    tensors with the values of another one, transposed. `base` is the one that the files were read for.
+    `heads` are tied heads with the values of an embedding, by the embedding's name in the base. `turned` are tensors
+    with the values of another one, transposed. `base` is the one that the files were read for. `trained` are the values
+    that replace tensors of the base, by its names.
     """
 
     files: LoraFiles
@@ -33,6 +35,7 @@ class Loaded:
     copies: Mapping[str, TensorInfo]
     heads: Mapping[str, str]
     base: Base
+    trained: Mapping[str, Trained] = field(default_factory=dict[str, Trained])
     transposed: Sequence[tuple[TensorInfo, TensorInfo]] = ()
     findings: Sequence[Diagnostic] = ()
 
@@ -41,22 +44,36 @@ class Loaded:
         if any(finding.severity is Severity.ERROR for finding in self.findings):
             raise BringupError(*self.findings)
 
+    def refuse_if_merged_only(self) -> None:
+        """Raises every error, and BU161 for an adapter that is more than factors."""
+        self.raise_if_errors()
+        if note := self.merged_only():
+            raise BringupError(replace(note, severity=Severity.ERROR))
 
-def load(files: LoraFiles, base: Base, dtype: str = "") -> Loaded:
-    """Reads headers only. Arrays are of `dtype`, by default each parameter's.
+    def merged_only(self) -> Diagnostic | None:
+        """A note of BU161 on an adapter that is more than factors."""
+        if not (keys := self.files.config.more):
+            return None
+        help = "merge it (`bringup lora merge`), and use that as the checkpoint"
+        message = f"an adapter with {listed(keys)} can only be merged into its base, not applied unmerged"
+        return Diagnostic(code="BU161", severity=Severity.NOTE, message=message, help=help, file=str(self.files.path))
+
+
+def load(files: LoraFiles, base: Base) -> Loaded:
+    """Reads headers only.
 
     Raises BU160 for an expression of the config that takes too long to match.
     """
     try:
-        return _load(files, base, dtype)
+        return _load(files, base)
     except Unbounded as error:
         help = "list the modules' names in `target_modules`, `exclude_modules`, `rank_pattern` and `alpha_pattern`"
         raise fail("BU160", f"an expression in `{files.path}`: {error}", help=help, file=str(files.path)) from None
 
 
-def _load(files: LoraFiles, base: Base, dtype: str) -> Loaded:
+def _load(files: LoraFiles, base: Base) -> Loaded:
     found = paired(files.checkpoint.headers, files.spelling, files.config, base)
-    lora, misfits = derive(base, found.pairs, dtype)
+    lora, misfits = derive(base, found.pairs)
     findings = [*files.checkpoint.findings, *files.findings, *found.findings, *misfits]
     if files.findings:  # the config has more than factors, which the other tensors belong to
         findings = [finding for finding in findings if finding.code != "BU168"]
@@ -70,6 +87,7 @@ def _load(files: LoraFiles, base: Base, dtype: str) -> Loaded:
         heads={head: embedding for embedding, head in base.tied.items()},
         base=base,
         transposed=found.transposed,
+        trained=found.trained,
         findings=_together(findings),
     )
 

@@ -19,7 +19,7 @@ def is_mlx(words: Mapping[str, Any]) -> bool:
 
 
 def read_mlx_config(words: Mapping[str, Any], file: str) -> tuple[LoraConfig, list[Diagnostic]]:
-    """The config, and BU161 for a method that is not LoRA. Raises BU160."""
+    """The config, and BU161 for a method that is neither LoRA nor DoRA. Raises BU160."""
     kind = words.get("fine_tune_type", "lora")
     found = words["lora_parameters"]
     parameters = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
@@ -30,5 +30,6 @@ def read_mlx_config(words: Mapping[str, Any], file: str) -> tuple[LoraConfig, li
     refused = Diagnostic(
         code="BU161", message=f"`fine_tune_type` = {shown(kind)} is not LoRA", help=MERGE, file=file
     )  # fmt: skip
-    config = LoraConfig(rank=rank, alpha=scale * rank)
-    return config, [] if kind == "lora" else [refused]
+    dora = kind == "dora"
+    config = LoraConfig(rank=rank, alpha=scale * rank, dora=dora, more=("fine_tune_type",) * dora)
+    return config, [] if dora or kind == "lora" else [refused]

@@ -8,10 +8,24 @@ from dataclasses import dataclass, field, replace
 from bringup.adapters.lora.base import WHOLE, Base
 from bringup.adapters.lora.config import LoraConfig
 from bringup.adapters.lora.factors import Layout, Pair
+from bringup.adapters.lora.pairing_findings import (
+    changed_twice,
+    foreign,
+    halves,
+    not_floats,
+    not_matrices,
+    not_transposed,
+    nothing,
+    resized,
+    tied_magnitudes,
+    unread,
+    without_magnitudes,
+    wrong_rank,
+)
 from bringup.adapters.lora.spelling import Part, Spelling
-from bringup.diagnostics import Diagnostic, did_you_mean
+from bringup.adapters.lora.trained import Trained, absent, misfit, trained
+from bringup.diagnostics import Diagnostic
 from bringup.graphs.core.axes import parse
-from bringup.grouping import digits, listed
 from bringup.spec import FLOATS, TensorInfo
 
 Key = tuple[str, int]  # a module, and the number of wrappers around the parameter
@@ -22,12 +36,14 @@ Sides = dict[Key, dict[str, tuple[Part, TensorInfo]]]
 class Pairing:
     """`pairs` that are complete and match the base; `copies` are tensors that the base has too, by its names.
 
-    `transposed`: tensors that are the transpose of another one.
+    `turned`: tensors that are the transpose of another one. `trained` are tensors of the base, by its names, with the
+    values that replace them.
     """
 
     pairs: list[Pair] = field(default_factory=list[Pair])
     copies: dict[str, TensorInfo] = field(default_factory=dict[str, TensorInfo])
     transposed: list[tuple[TensorInfo, TensorInfo]] = field(default_factory=list[tuple[TensorInfo, TensorInfo]])
+    trained: dict[str, Trained] = field(default_factory=dict[str, Trained])
     findings: list[Diagnostic] = field(default_factory=list[Diagnostic])
 
 
@@ -35,24 +51,27 @@ def paired(tensors: Mapping[str, TensorInfo], spelling: Spelling, config: LoraCo
     """The pairs of an adapter's tensors.
 
     Findings: BU161 (factors that are not floats, or not matrices), BU162 (modules that the base does not have), BU163
-    (a factor without the other), BU164 (a rank that differs from the config's), BU165 (a tensor with another size in
-    the base), BU168 (tensors that are not factors, or a second adapter's), BU169 (no factors).
+    (a factor without the other, or without magnitudes), BU164 (a rank that differs from the config's), BU165 (a tensor
+    with another size in the base), BU166 (a trained module without tensors), BU168 (tensors that are not factors, or a
+    second adapter's), BU169 (no factors).
     """
     found = Pairing()
-    sides = _sides(tensors, spelling, base, found)
+    sides = _sides(tensors, spelling, config, base, found)
     infos = [info for both in sides.values() for _, info in both.values()]
     if coded := [info for info in infos if info.dtype not in FLOATS]:
-        found.findings.append(_not_floats(coded))
+        found.findings.append(not_floats(coded))
         return found
-    whole = {key: both for key, both in sides.items() if len(both) == 2}
-    if len(infos) > 2 * len(whole):
-        found.findings.append(_halves([info for both in sides.values() if len(both) == 1 for _, info in both.values()]))
+    whole = {key: both for key, both in sides.items() if {"a", "b"} <= both.keys()}
+    if len(whole) < len(sides):
+        found.findings.append(halves([i for key, both in sides.items() if key not in whole for _, i in both.values()]))
+    if config.dora and (plain := [key[0] for key, both in whole.items() if "m" not in both]):
+        found.findings.append(without_magnitudes(plain))
     targets = {key: _target(key, config, base) for key in whole}
     if unknown := sorted({key[0] for key, target in targets.items() if not target}):
-        found.findings.append(_foreign(unknown, len(whole), base))
+        found.findings.append(foreign(unknown, len(whole), base))
     first = {target: key for key, target in reversed(targets.items()) if target}
     if twice := [key[0] for key, target in targets.items() if target and first[target] != key]:
-        found.findings.append(_twice(twice))
+        found.findings.append(changed_twice(twice))
     if config.tied:
         _without_tied_heads(first, whole, base, found)
     for target, key in reversed(first.items()):
@@ -60,23 +79,31 @@ def paired(tensors: Mapping[str, TensorInfo], spelling: Spelling, config: LoraCo
     return found
 
 
-def _sides(tensors: Mapping[str, TensorInfo], spelling: Spelling, base: Base, found: Pairing) -> Sides:
-    """The factors of each module; copies of the base's tensors, and all others, are added to `found`."""
+def _sides(
+    tensors: Mapping[str, TensorInfo], spelling: Spelling, config: LoraConfig, base: Base, found: Pairing
+) -> Sides:
+    """The factors of each module; copies of the base's tensors, trained ones, and all others are added to `found`."""
     sides: Sides = {}
     rest: list[str] = []
     for name, info in tensors.items():
         part = spelling.part(name)
-        if part and part.side not in sides.get((part.module, part.depth), ()):
+        if part and (config.dora or part.side != "m") and part.side not in sides.get((part.module, part.depth), ()):
             sides.setdefault((part.module, part.depth), {})[part.side] = part, info
         elif (module := spelling.copied(name)) and base.own(module) + WHOLE in base.tensors:
-            found.findings += _resized(info, base.tensors[base.own(module) + WHOLE])
+            found.findings += resized(info, base.tensors[base.own(module) + WHOLE])
             found.copies[base.own(module) + WHOLE] = info
+        elif own := trained(name, info, config, base):
+            target, found.trained[own[0]] = own
+            found.findings += filter(None, [misfit(target, own[1], base)])
+            if own[1].rows and target in base.tied:  # peft trains the rows of the head with it
+                found.trained[base.tied[target]] = own[1]
         else:
             rest.append(name)
+    found.findings += absent(config, found.trained)
     if rest:
-        found.findings.append(_unread(rest, tensors))
+        found.findings.append(unread(rest, tensors))
     if not sides:
-        found.findings.append(_nothing(tensors, spelling))
+        found.findings.append(nothing(tensors, spelling))
     return sides
 
 
@@ -108,21 +135,24 @@ def _pair(
 ) -> list[Diagnostic]:
     """Adds a pair; if it is a convolution's or its rank is wrong, returns the findings instead (BU161, BU164)."""
     (part, a), (_, b) = both["a"], both["b"]
+    magnitude = both["m"][1] if "m" in both else None
     shape = base.tensors[target].shape
     experts = len(shape) == 3
     layout = spelling.layout(embedding=part.embedding, experts=experts)
     parameter = part.module + target[len(base.own(part.module)) :]
     named = parameter if config.targets_parameter(parameter) else part.module  # patterns of the config match it
     if named == part.module and _convolves(a, b, shape):
-        return [_not_matrices(a, b, part.module)]
+        return [not_matrices(a, b, part.module)]
+    if magnitude and part.embedding and (spelling.tie or config.tied):
+        return [tied_magnitudes(magnitude)]
     wanted = config.rank_of(named)
     ranks = [_rank(info, axes, shape[0] if experts else 1) for info, axes in ((a, layout.a), (b, layout.b))]
     rank = wanted or ranks[0]
     if not rank or set(ranks) != {rank}:
-        return [_wrong_rank(a, b, ranks, wanted)]
+        return [wrong_rank(a, b, ranks, wanted)]
     pair = Pair(
         module=part.module, target=target, a=a, b=b, rank=rank, scale=config.scale_of(named, rank),
-        embedding=part.embedding, layout=layout,
+        embedding=part.embedding, layout=layout, magnitude=magnitude,
     )  # fmt: skip
     pairs.append(pair)
     if part.embedding and (spelling.tie or config.tied) and target in base.tied:
@@ -150,19 +180,6 @@ def _without_tied_heads(
         found.findings += [not_transposed(info, other) for info, other in pairs if info.shape != other.shape[::-1]]
 
 
-def not_transposed(info: TensorInfo, other: TensorInfo) -> Diagnostic:
-    """BU168 for a factor of a tied head that is not the transpose of the embedding's."""
-    return Diagnostic(
-        code="BU168",
-        message=f"`{info.name}` is not `{other.name}` with its axes exchanged, and `ensure_weight_tying` has the two "
-        "change one matrix",
-        help="get the adapter's files again: peft saves one adapter's factors under both names",
-        sources=(info.name, other.name),
-        file=str(info.file or ""),
-        tensor=info.name,
-    )
-
-
 def _rank(info: TensorInfo, axes: str, experts: int) -> int:
     """The rank by a factor's shape; 0 if it is invalid."""
     parsed = parse(axes)
@@ -176,123 +193,7 @@ def _rank(info: TensorInfo, axes: str, experts: int) -> int:
     return 0
 
 
-def _halves(infos: Sequence[TensorInfo]) -> Diagnostic:
-    names = tuple(info.name for info in infos)
-    return Diagnostic(
-        code="BU163",
-        message=f"{listed(names)} {'has' if len(names) == 1 else 'have'} no counterpart in the file",
-        help="the file is incomplete: download it again",
-        sources=names,
-        file=str(infos[0].file or ""),
-        tensor=names[0],
-    )
-
-
-def _not_floats(infos: Sequence[TensorInfo]) -> Diagnostic:
-    names = tuple(info.name for info in infos)
-    return Diagnostic(
-        code="BU161",
-        message=f"{listed(names)} {'is' if len(names) == 1 else 'are'} stored as {infos[0].dtype}, "
-        "and factors are read in float16, bfloat16, float32 and float64 only",
-        help="write the adapter again in one of them (llama.cpp: convert_lora_to_gguf.py --outtype f16)",
-        sources=names,
-        file=str(infos[0].file or ""),
-        tensor=names[0],
-    )
-
-
 def _convolves(a: TensorInfo, b: TensorInfo, shape: Sequence[int]) -> bool:
     """Whether factors are a convolution's, of this shape: A has its taps, and B has one tap."""
     taps = tuple(shape[2:])
     return bool(taps) and (a.shape[2:], b.shape[2:]) == (taps, (1,) * len(taps))
-
-
-def _not_matrices(a: TensorInfo, b: TensorInfo, module: str) -> Diagnostic:
-    """BU161 for factors with more axes: those of a convolution are convolutions (`_ConvNd` of peft's lora/layer.py)."""
-    return Diagnostic(
-        code="BU161",
-        message=f"`{a.name}` {list(a.shape)} and `{b.name}` {list(b.shape)} are factors of a convolution, "
-        "and only those of matrices are applied",
-        help=f"train the adapter again without `{module.rpartition('.')[2]}` in `target_modules`: "
-        "peft cannot merge it into a depthwise convolution",
-        sources=(a.name, b.name),
-        file=str(a.file or ""),
-        tensor=a.name,
-    )
-
-
-def _wrong_rank(a: TensorInfo, b: TensorInfo, ranks: Sequence[int], wanted: int) -> Diagnostic:
-    shapes = f"`{a.name}` {list(a.shape)} and `{b.name}` {list(b.shape)}"
-    says = f"the config states rank {wanted}" if wanted else "they are of different ranks"
-    return Diagnostic(
-        code="BU164",
-        message=f"{shapes}: {says}",
-        help="use the adapter_config.json that was saved with these tensors: their scale follows from it",
-        expected=str(wanted or ranks[0]),
-        actual=" and ".join(map(str, ranks)),
-        sources=(a.name, b.name),
-        file=str(a.file or ""),
-        tensor=a.name,
-    )
-
-
-def _foreign(modules: Sequence[str], whole: int, base: Base) -> Diagnostic:
-    every = len(modules) >= whole
-    known = {digits(name.removesuffix(WHOLE))[0] for name in base.tensors}
-    guess = did_you_mean(digits(modules[0])[0], known)
-    return Diagnostic(
-        code="BU162",
-        message=f"the base has no {'module that the adapter changes' if every else listed(modules)}"
-        + (f": {listed(modules)}" if every else ""),
-        help=guess or "name the model that the adapter was trained on",
-        sources=tuple(modules),
-    )
-
-
-def _twice(modules: Sequence[str]) -> Diagnostic:
-    return Diagnostic(
-        code="BU168",
-        message=f"what {listed(modules)} change{'s' if len(modules) == 1 else ''} is changed by factors of another "
-        "name too",
-        help="the file contains several adapters: use one that was saved separately",
-        sources=tuple(modules),
-    )
-
-
-def _resized(copy: TensorInfo, own: TensorInfo) -> list[Diagnostic]:
-    """BU165 for a tensor of the base that has another size in the adapter's file."""
-    if copy.shape == own.shape:
-        return []
-    return [
-        Diagnostic(
-            code="BU165",
-            message=f"`{copy.name}` has shape {list(copy.shape)}, and `{own.name}` of this base {list(own.shape)}",
-            help="the base was resized before training: use the base with that vocabulary",
-            expected=str(list(own.shape)),
-            actual=str(list(copy.shape)),
-            sources=(copy.name,),
-            file=str(copy.file or ""),
-            tensor=copy.name,
-        )
-    ]
-
-
-def _unread(names: Sequence[str], tensors: Mapping[str, TensorInfo]) -> Diagnostic:
-    what = "is no factor" if len(names) == 1 else "are no factors"
-    return Diagnostic(
-        code="BU168",
-        message=f"{listed(names)} {what} of a LoRA, and cannot be applied",
-        help="merge the adapter into its base with peft, which also applies fully trained modules and biases",
-        sources=tuple(names),
-        file=str(tensors[names[0]].file or ""),
-        tensor=names[0],
-    )
-
-
-def _nothing(tensors: Mapping[str, TensorInfo], spelling: Spelling) -> Diagnostic:
-    what = f"none of its {len(tensors)} tensors is a factor" if tensors else "it has no tensors"
-    return Diagnostic(
-        code="BU169",
-        message=f"the adapter changes nothing: {what}",
-        help=f"files of {spelling.name} have `lora_A` and `lora_B` in their names: name the folder that has them",
-    )

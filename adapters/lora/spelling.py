@@ -15,7 +15,8 @@ from bringup.adapters.lora.factors import PEFT, PEFT_EXPERTS, Layout
 
 
 class Part(NamedTuple):
-    """One factor: `side` is `a` or `b`. `depth`: the number of wrappers of other parameters around this one."""
+    """One factor: `side` is `a` or `b`, or `m` for magnitudes of DoRA. `depth`: the number of wrappers of other
+    parameters around this one."""
 
     module: str
     side: str
@@ -44,7 +45,8 @@ class Spelling:
         words = found.groupdict()
         module = words.get("module") or words["stem"] + (words["own"] or "")
         embedding = bool(words.get("embedding")) or module.endswith(self.embeddings or ("\0",))
-        side = {"in": "a", "out": "b"}.get(words["side"], words["side"].lower())
+        side = words["side"] or "magnitude_vector"
+        side = {"in": "a", "out": "b", "magnitude_vector": "m"}.get(side, side.lower())
         return Part(module, side, embedding, (words.get("depth") or "").count(".base_layer"))
 
     def copied(self, name: str) -> str | None:
@@ -61,13 +63,13 @@ SPELLINGS = {
         name="peft",
         pattern=re.compile(
             r"(?:base_model\.model\.)?(?P<module>.+?)(?P<depth>(?:\.base_layer)*)"
-            r"\.lora_(?P<embedding>embedding_)?(?P<side>[AB])(?:\.(?!bias|weight)[^.]+)?(?:\.weight)?"
+            r"\.lora_(?P<embedding>embedding_)?(?P<side>[AB]|magnitude_vector)(?:\.(?!bias|weight)[^.]+)?(?:\.weight)?"
         ),
         copy=re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.base_layer\.weight"),
     ),
     "mlx": Spelling(
         name="mlx",
-        pattern=re.compile(r"(?P<module>.+)\.lora_(?P<side>[ab])"),
+        pattern=re.compile(r"(?P<module>.+)\.(?:lora_(?P<side>[ab])|m)"),
         plain=Layout(a="in rank", b="rank out"),
         embedding=Layout(a="in rank", b="rank out"),
         experts=Layout(a="e rank in", b="e out rank"),

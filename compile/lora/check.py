@@ -23,15 +23,16 @@ def check_lora(job: Job, path: str | os.PathLike[str]) -> Report:
     except BringupError as error:
         report.findings += error.findings
         return report
-    report.findings += loaded.findings
+    report.findings += loaded.findings or filter(None, [loaded.merged_only()])
     tensors = loaded.files.checkpoint.headers
-    read = {info.name for info in loaded.lora.plan.headers.values()}
+    read = {info.name for info in (*loaded.lora.plan.headers.values(), *(own.info for own in loaded.trained.values()))}
+    changed = {*loaded.lora.sites}.union(*map(loaded.base.parameters_of, loaded.trained))
     report.counts = {
-        "parameters": len(loaded.lora.sites),
+        "parameters": len(changed),
         "tensors": len(tensors),
         "consumed": len(read),
         "dropped": len(loaded.copies),
     }
-    report.parameters = tuple(loaded.lora.sites)
+    report.parameters = tuple(name for name in loaded.base.parameters if name in changed)
     report.seconds = time.perf_counter() - began
     return report

@@ -43,7 +43,8 @@ def request_tensors(job: Job, files: LoraFiles, dtype: str) -> tuple[np.ndarray,
     rows = [row for row in _cross_rows(files, cross) if row is not None]
     if own or not rows:
         checkpoint = replace(files.checkpoint, headers=own)
-        loaded = load(replace(files, checkpoint=checkpoint), lora_base(job, files), "float32")
+        loaded = load(replace(files, checkpoint=checkpoint), lora_base(job, files))
+        loaded.refuse_if_merged_only()
         refuse_wrong_values(job, loaded)
         rows += rows_of(loaded.lora, loaded.lora.arrays(checkpoint), Stages.of(job.graph))
     rows.sort(key=lambda row: row.place)

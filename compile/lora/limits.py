@@ -39,7 +39,7 @@ def with_slots(
 
 def _opened(job: Job, path: str | PathLike[str]) -> Lora:
     loaded = load_lora(job, path)
-    loaded.raise_if_errors()
+    loaded.refuse_if_merged_only()
     return loaded.lora
 
 

@@ -18,7 +18,7 @@ from bringup.diagnostics import fail
 def load_lora(job: Job, path: str | os.PathLike[str]) -> Loaded:
     """The factors of an adapter for the job's parameters, with all findings; headers are read.
 
-    Arrays have the dtype of their parameter. Names are those of the job's adapter, whatever format its own checkpoint
+    Arrays are float32. Names are those of the job's adapter, whatever format its own checkpoint
     has. Raises as `open_lora` does, BU118 for an adapter that is a function of headers, BU162 for a GGUF
     adapter of another family.
     """

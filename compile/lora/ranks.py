@@ -49,7 +49,8 @@ def convert_lora_ranks(
     """
     job, lora, out = as_job(job), path("lora", lora), Path(path("out", out))
     files = open_lora(lora)
-    loaded = load(files, lora_base(job, files), "float32")
+    loaded = load(files, lora_base(job, files))
+    loaded.refuse_if_merged_only()
     refuse_wrong_values(job, loaded)
     check_axes(job.plan, parallel)
     stages = Stages.of(job.graph)

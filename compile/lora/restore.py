@@ -72,7 +72,7 @@ def restored(rows: Sequence[Row], base: Base, signature: Signature, stages: Stag
         a = TensorInfo(f"base_model.model.{module}.lora_A.weight", "float32", (rank, hi))
         b = TensorInfo(f"base_model.model.{module}.lora_B.weight", "float32", (ho, rank))
         pairs.append(Pair(module=module, target=target, a=a, b=b, rank=rank, scale=1.0))
-    lora, findings = derive(base, pairs, "float32")
+    lora, findings = derive(base, pairs)
     if findings:
         raise BringupError(*findings)
     return Restored(reverse(lora.plan, arrays), _config(pairs))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bringup.adapters.apply.materialise import fill
 from bringup.adapters.lora.load import Loaded
-from bringup.adapters.lora.pairing import not_transposed
+from bringup.adapters.lora.pairing_findings import not_transposed
 from bringup.compile.job import Job
 from bringup.diagnostics import BringupError, fail
 from bringup.grouping import listed
@@ -32,13 +32,13 @@ def refuse_wrong_factors(loaded: Loaded) -> None:
     import numpy as np
 
     read = loaded.files.checkpoint.loaded
-    changes = False
+    changes = bool(loaded.trained)
     endless: list[str] = []
     for pair in loaded.pairs:
-        factors = [read(info) for info in (pair.a, pair.b)]
-        peaks = [np.abs(factor.astype(np.float32)).max(initial=0.0) for factor in factors]
-        endless += [info.name for info, peak in zip((pair.a, pair.b), peaks, strict=True) if not np.isfinite(peak)]
+        peaks = [np.abs(read(info).astype(np.float32)).max(initial=0.0) for info in pair.tensors]
+        endless += [info.name for info, peak in zip(pair.tensors, peaks, strict=True) if not np.isfinite(peak)]
         changes = changes or all(peaks)
+    endless += [own.info.name for own in loaded.trained.values() if not np.isfinite(read(own.info)).all()]
     if endless:
         help = "download the file again; an adapter of float16 may have overflowed in training"
         raise fail("BU172", f"{listed(endless)} holds NaN or infinity", help=help, sources=tuple(endless))

@@ -116,6 +116,7 @@ def _dora(folder: Folder) -> None:
     for layer in range(2):
         for x, out in (("self_attn.q_proj", 32), ("self_attn.v_proj", 16), ("mlp.down_proj", 32)):
             folder.tensors[f"{STEM}{layer}.{x}.lora_magnitude_vector"] = np.full(out, 2.0, np.float32)
+    del folder.tensors[f"{STEM}1.mlp.down_proj.lora_magnitude_vector"]
 
 
 def _biases(folder: Folder) -> None:
@@ -124,9 +125,10 @@ def _biases(folder: Folder) -> None:
         folder.tensors[f"{STEM}{layer}.self_attn.q_proj.base_layer.bias"] = np.ones(32, np.float32)
 
 
-def _head(folder: Folder) -> None:
-    folder.words["modules_to_save"] = ["lm_head"]
-    folder.tensors["base_model.model.lm_head.weight"] = np.ones((64, 32), np.float32)
+def _rows(folder: Folder) -> None:
+    folder.words["trainable_token_indices"] = [3, 64]
+    rows = np.ones((2, 32), np.float32)
+    folder.tensors["base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta"] = rows
 
 
 def _norm(folder: Folder) -> None:
@@ -180,11 +182,11 @@ BROKEN = (
     Broken("Alpha is a text", "BU160", _word("lora_alpha", "sixteen")),
     Broken("A is stored transposed", "BU164", _turned),
     Broken("A of one module has twice the inputs", "BU165", _wider),
-    Broken("A is that of DoRA", "BU161", _dora),
+    Broken("A magnitude of DoRA is missing", "BU163", _dora),
     Broken("The method is VeRA", "BU161", _word("peft_type", "VERA")),
-    Broken("Biases were trained", "BU161", _biases),
-    Broken("The complete head was trained", "BU161", _head),
-    Broken("Rows of the embedding were trained", "BU161", _word("trainable_token_indices", [3, 4])),
+    Broken("Biases were trained that the base does not have", "BU168", _biases),
+    Broken("The trained head is missing", "BU166", _word("modules_to_save", ["lm_head"])),
+    Broken("A trained token is not in the vocabulary", "BU165", _rows),
     Broken("The adapter was initialised by PiSSA", "BU161", _word("init_lora_weights", "pissa")),
     Broken("The config has an unknown key", "BU161", _word("output_gain", 2.0)),
     Broken("The config names fewer modules", "BU166", _word("target_modules", ["q_proj", "v_proj"])),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bringup.adapters.lora.config import HONOURED, OF_TRAINING, REFUSED, read_lora_config
+from bringup.adapters.lora.config import HONOURED, MERGED, OF_TRAINING, REFUSED, read_lora_config
 from bringup.diagnostics import BringupError
 
 NAMES = [f"model.layers.{layer}.{module}" for layer, module in product(
@@ -78,7 +78,8 @@ def test_every_word_of_peft_is_honoured_refused_or_of_training():
     words = {**config.to_dict(), "peft_type": "LORA", "target_modules": ["q_proj"]}
     _, findings = read_lora_config(words, "x")
     assert findings == []
-    known = HONOURED | OF_TRAINING | REFUSED.keys() | {"bias"}
+    known = HONOURED | OF_TRAINING | REFUSED.keys()
+    assert MERGED.keys() <= HONOURED
     assert {field.name for field in fields(config)} <= known
 
 
@@ -92,6 +93,8 @@ def test_a_start_that_changes_the_base_is_refused(start):
 NONSENSE: tuple[dict[str, Any], ...] = (
     {"r": 0}, {"r": True}, {"lora_alpha": None}, {"lora_alpha": 0}, {"rank_pattern": {"q": 0}}, {"alpha_pattern": []},
     {"target_modules": 3}, {"target_modules": "("}, {"layers_to_transform": [-1]}, {"use_rslora": "yes"},
+    {"use_dora": 1}, {"bias": "some"}, {"modules_to_save": 1}, {"trainable_token_indices": [1, 1]},
+    {"trainable_token_indices": {"wte": "all"}},
 )  # fmt: skip
 
 

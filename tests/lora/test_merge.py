@@ -10,6 +10,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import load_file as load_torch
 from transformers import AutoModelForCausalLM
 
 from bringup.cli.main import cli
@@ -21,7 +22,22 @@ CASES = {
     "mixtral": Case("mixtral", {"r": 4, "target_modules": ["o_proj", "w1", "w2", "w3"]}),
     "phi3": Case("phi3", {"r": 4, "target_modules": "all-linear"}),
     "deepseek_v3": Case("deepseek_v3", {"r": 4, "target_modules": ["kv_b_proj", "q_b_proj"]}),
-}
+    "DoRA of rows of several parameters": Case(
+        "deepseek_v3", {"r": 4, "target_modules": ["kv_b_proj", "q_b_proj"], "use_dora": True}
+    ),
+    "DoRA of columns and an embedding, biases, trained norms": Case(
+        "gpt2", {"r": 4, "target_modules": ["c_attn", "wte"], "use_dora": True, "fan_in_fan_out": True,
+                 "bias": "lora_only", "modules_to_save": ["ln_f"]}, {"tie_word_embeddings": False},
+    ),
+    "rows of a tied embedding": Case(
+        "qwen3", {"r": 4, "target_modules": ["q_proj"], "trainable_token_indices": [5, 3]},
+        {"tie_word_embeddings": True},
+    ),
+    "a trained embedding, tied": Case(
+        "qwen3", {"r": 4, "target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"],
+                  "ensure_weight_tying": True}, {"tie_word_embeddings": True},
+    ),
+}  # fmt: skip
 
 
 def run(*words: str) -> str:
@@ -60,9 +76,10 @@ def test_the_base_is_the_one_that_the_config_names(tmp_path: Path) -> None:
     assert "5 parameters, 11 tensors, 10 read, 1 dropped — fits" in result.output
 
 
-def test_a_tied_head_is_not_merged_silently(tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [{"target_modules": ["embed_tokens"]}, {"modules_to_save": ["embed_tokens"]}])
+def test_a_tied_head_is_not_merged_silently(words: dict[str, list[str]], tmp_path: Path) -> None:
     """peft merges into the one matrix, which changes the head as well."""
-    case = Case("llama", {"r": 4, "target_modules": ["embed_tokens"]}, {"tie_word_embeddings": True})
+    case = Case("llama", {"r": 4, "target_modules": ["q_proj"], **words}, {"tie_word_embeddings": True})
     written = write(case, tmp_path)
     words = ["lora", "merge", str(written.lora), "--checkpoint", str(written.base), "-o", str(tmp_path / "out")]
     result = CliRunner().invoke(cli, words)
@@ -106,3 +123,17 @@ def test_convert_from_the_command_line(tmp_path: Path) -> None:
               "--storage-type", "bfloat16"],
     )  # fmt: skip
     assert "error[BU139]" in refused.stderr
+
+
+def test_a_sum_in_bfloat16_is_rounded_once(tmp_path: Path) -> None:
+    """The factors are float32, and the base bfloat16."""
+    words = {"r": 4, "lora_alpha": 6, "target_modules": ["q_proj"]}
+    written = write(Case("llama", words), tmp_path)
+    AutoModelForCausalLM.from_pretrained(written.base).bfloat16().save_pretrained(written.base)
+    run("merge", str(written.lora), "--checkpoint", str(written.base), "-o", str(tmp_path / "merged"))
+    base, merged = (load_torch(folder / "model.safetensors") for folder in (written.base, tmp_path / "merged"))
+    name = "model.layers.0.self_attn.q_proj"
+    factors = load_torch(written.lora / "adapter_model.safetensors")
+    a, b = (factors[f"base_model.model.{name}.lora_{x}.weight"].double() for x in "AB")
+    exact = base[f"{name}.weight"].double() + 1.5 * (b @ a)
+    assert torch.equal(merged[f"{name}.weight"], exact.bfloat16())

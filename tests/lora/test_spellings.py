@@ -17,10 +17,11 @@ from safetensors.numpy import load_file, save_file
 
 from bringup.adapters.lora.files import open_lora
 from bringup.adapters.lora.megatron import read_run_config
+from bringup.adapters.lora.merge import delta
 from bringup.compile.job import Job, open_job
 from bringup.compile.lora.export import merge_lora
 from bringup.compile.lora.opening import load_lora
-from bringup.compile.lora.weights import added_to
+from bringup.compile.lora.weights import merged
 from bringup.diagnostics import BringupError
 from tests.adapters import llama_cpp
 from tests.adapters.llama_cpp import in_pairs
@@ -35,8 +36,8 @@ def changes(job: Job, folder: Path) -> dict[str, np.ndarray]:
     """What an adapter adds to each parameter."""
     loaded = load_lora(job, folder)
     assert [finding.code for finding in loaded.findings] == []
-    found = {site: added_to(loaded.lora, site, loaded) for site in loaded.lora.sites}
-    return {site: change for site, change in found.items() if change is not None}
+    arrays = loaded.lora.arrays(loaded.files.checkpoint)
+    return {site: delta(factors, arrays) for site, factors in loaded.lora.sites.items()}
 
 
 def assert_equal(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
@@ -81,6 +82,23 @@ def test_mlx(tmp_path):
     assert open_lora(folder).base == str(written.base)
 
 
+def test_mlx_dora(tmp_path):
+    """`DoRALinear.fuse`: the magnitudes have the name `m`. peft's of the same values."""
+    words = {"r": 4, "lora_alpha": 4 * SCALE, "target_modules": ["q_proj", "down_proj"], "use_dora": True}
+    written = write(Case("llama", words), tmp_path)
+    names = {"lora_magnitude_vector": "m", "lora_A.weight": "lora_a", "lora_B.weight": "lora_b"}
+    tensors = {}
+    for name, array in load_file(written.lora / "adapter_model.safetensors").items():
+        module, _, kind = name.removeprefix("base_model.model.").partition(".lora_")
+        tensors[f"{module}.{names[f'lora_{kind}']}"] = array.T
+    job = open_job(checkpoint=str(written.base))
+    folder = save(tmp_path / "mlx", tensors, mlx_words(fine_tune_type="dora"))
+    found, wanted = (merged(job, load_lora(job, each)) for each in (folder, written.lora))
+    assert_equal(found, wanted)
+    with pytest.raises(BringupError, match=r"BU161.*only be merged"):
+        load_lora(job, folder).refuse_if_merged_only()
+
+
 def test_mlx_changes_a_tied_head_with_the_embedding(tmp_path):
     """`LoRAEmbedding.as_linear`."""
     case = Case("llama", {"r": 4, "lora_alpha": 8, "target_modules": ["embed_tokens"]}, {"tie_word_embeddings": True})
@@ -107,7 +125,10 @@ def test_mlx_experts(tmp_path):
     assert_equal(changes(job, folder), {"model.layers.1.mlp.experts.up_proj": SCALE * np.einsum("eor,eri->eoi", b, a)})
 
 
-@pytest.mark.parametrize(("words", "code"), [({"fine_tune_type": "dora"}, "BU161"), ({"lora_parameters": {}}, "BU160")])
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [({"fine_tune_type": "full"}, "BU161"), ({"fine_tune_type": "dora"}, "BU163"), ({"lora_parameters": {}}, "BU160")],
+)
 def test_mlx_words_that_are_refused(words, code, tmp_path):
     written = write(LLAMA, tmp_path)
     tensors = {f"{name[:-2]}.lora_{name[-1].lower()}": array.T for name, array in factors(written.lora).items()}

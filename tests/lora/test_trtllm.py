@@ -18,11 +18,11 @@ from bringup.adapters.apply.materialise import materialise
 from bringup.adapters.apply.parallel import Parallel
 from bringup.adapters.apply.rank_plan import Stages, rank_plan
 from bringup.adapters.lora.files import open_lora
+from bringup.adapters.lora.merge import delta
 from bringup.adapters.trtllm.lora_modules import IDS, cross_attention, module_id
 from bringup.compile.job import open_job
 from bringup.compile.lora.convert import convert_lora, request_tensors, restore_lora
 from bringup.compile.lora.opening import load_lora
-from bringup.compile.lora.weights import added_to
 from bringup.diagnostics import BringupError
 from tests.lora.written import TOKENS, Case, write
 
@@ -135,10 +135,10 @@ def test_there_and_back(name, tmp_path):
     first, again = load_lora(job, written.lora), load_lora(job, tmp_path / "back")
     assert again.findings == []
     assert first.lora.sites.keys() <= again.lora.sites.keys()
+    of_first, of_again = (each.lora.arrays(each.files.checkpoint) for each in (first, again))
     for site in again.lora.sites:
-        change = added_to(first.lora, site, first)
-        found = added_to(again.lora, site, again)
-        np.testing.assert_allclose(found, 0 if change is None else change, rtol=1e-5, atol=1e-6)
+        change = delta(first.lora.sites[site], of_first) if site in first.lora.sites else 0
+        np.testing.assert_allclose(delta(again.lora.sites[site], of_again), change, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["llama", "phi3", "gpt2"])

@@ -154,7 +154,7 @@ def wrapped(model: Any, case: Case, deviation: float) -> Any:
 
     found = peft.get_peft_model(model, peft.LoraConfig(**case.words)).eval()
     generator = torch.Generator().manual_seed(3)
-    for name, parameter in found.named_parameters():
-        if "lora_" in name:
+    for parameter in found.parameters():
+        if parameter.requires_grad:
             parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * deviation)  # some share memory
     return found

@@ -30,7 +30,7 @@ def read_lora(
     BU168 for copies of weights that differ from the bundle's, BU169 and BU172.
     """
     loaded = load_lora(_job(manifest), path)
-    loaded.raise_if_errors()
+    loaded.refuse_if_merged_only()
     if loaded.copies:
         refuse_copies_of_others(loaded, weights())
     refuse_wrong_factors(loaded)
