@@ -36,7 +36,7 @@ Sides = dict[Key, dict[str, tuple[Part, TensorInfo]]]
 class Pairing:
     """`pairs` that are complete and match the base; `copies` are tensors that the base has too, by its names.
 
-    `turned`: tensors that are the transpose of another one. `trained` are tensors of the base, by its names, with the
+    `transposed`: tensors that are the transpose of another one. `trained` are tensors of the base, by its names, with the
     values that replace them.
     """
 
