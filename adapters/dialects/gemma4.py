@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from bringup.adapters.algebra.expr import S
 from bringup.adapters.checkpoints.gguf_rope import FREQS, PREFIX
 from bringup.adapters.dialects import gemma2
-from bringup.adapters.dialects.dialect import DECODER, Dialect, rotary_part
+from bringup.adapters.dialects.dialect import DECODER, Dialect, rotary_fraction
 from bringup.adapters.dialects.tables import LAYER, add_attention, add_mlp, attention_bias, without_layers
 from bringup.adapters.gemma4 import add_inputs, drop_shared
 from bringup.adapters.planning.adapter import Adapter, either
@@ -117,7 +117,7 @@ def _divisors(hyper: Hyperparameters) -> dict[str, Any]:
     others = stored[rotated:]
     if not rotated or 2 * len(stored) != width or any(value < UNROTATED for value in others):
         return {"rope_type": f"the factors in {FREQS}"}  # no graph has this type: an error
-    part = rotary_part({"rope.dimension_count": 2 * rotated}, width)
+    part = rotary_fraction({"rope.dimension_count": 2 * rotated}, width)
     return {"rope_type": "proportional", "partial_rotary_factor": part}
 
 

@@ -22,7 +22,7 @@ SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embe
 
 
 def found(raw: dict[str, Any], name: str = "llama") -> list[tuple[str, str]]:
-    _, findings = by_name(name)[0].load("config").read(raw)
+    _, findings = by_name(name.removesuffix("_text"))[0].load("config").read(raw)
     return [(finding.code, finding.parameter) for finding in findings]
 
 
@@ -125,7 +125,7 @@ def test_messages_have_the_paths_of_rope_settings(words: dict[str, Any], paths: 
         ("llama", SIZES | words, ""),
         ("llava", {"model_type": "llava", "text_config": SIZES | words}, "text_config."),
     ):
-        _, (finding,) = by_name(name)[0].load("config").read(raw)
+        _, (finding,) = by_name(name.removesuffix("_text"))[0].load("config").read(raw)
         named = [part for part in finding.message.split("`")[1::2] if part != "yarn" and part != "default"]
         assert named == [at + path for path in paths]
 
@@ -192,7 +192,7 @@ ALIASES = [
 
 @pytest.mark.parametrize(("name", "alias", "key"), ALIASES)
 def test_a_second_name_takes_precedence_as_in_transformers(name: str, alias: str, key: str) -> None:
-    theirs, ours = transformers.CONFIG_MAPPING[name], by_name(name)[0].load("config")
+    theirs, ours = transformers.CONFIG_MAPPING[name], by_name(name.removesuffix("_text"))[0].load("config")
     raw = json.loads(theirs().to_json_string(use_diff=False))
     value = getattr(theirs(), key)
     assert getattr(theirs(**{key: 2 * value, alias: value}), key) == value
@@ -211,7 +211,7 @@ def test_a_second_name_takes_precedence_as_in_transformers(name: str, alias: str
 @pytest.mark.parametrize(("name", "alias", "key"), [each for each in ALIASES if each[1][:3] == "num"])
 def test_null_under_a_second_name_takes_precedence_too(name: str, alias: str, key: str) -> None:
     """Null for the number of drafts is none."""
-    theirs, ours = transformers.CONFIG_MAPPING[name], by_name(name)[0].load("config")
+    theirs, ours = transformers.CONFIG_MAPPING[name], by_name(name.removesuffix("_text"))[0].load("config")
     value = getattr(theirs(), key)
     assert getattr(theirs(**{key: value, alias: None}), key) is None
     raw = json.loads(theirs().to_json_string(use_diff=False))
@@ -228,7 +228,7 @@ def test_null_under_a_second_name_takes_precedence_too(name: str, alias: str, ke
 @pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v3", "glm4_moe", "mistral4", "nemotron_h"])
 def test_the_experts_of_no_layer(name: str) -> None:
     """transformers builds the model whatever their number is; a layer with experts needs some."""
-    theirs, ours = transformers.CONFIG_MAPPING[name], by_name(name)[0].load("config")
+    theirs, ours = transformers.CONFIG_MAPPING[name], by_name(name.removesuffix("_text"))[0].load("config")
     raw = json.loads(theirs().to_json_string(use_diff=False)) | {"n_routed_experts": 0, "num_experts_per_tok": 1}
     dense = {"layers_block_type": ["mlp"]} if name == "nemotron_h" else {"first_k_dense_replace": 1000}
     codes = [[f.code for f in ours.read(raw | keys)[1] if f.severity is Severity.ERROR] for keys in (dense, {})]
