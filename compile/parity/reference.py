@@ -241,9 +241,11 @@ def open_model(checkpoint: Checkpoint, config: Mapping[str, Any], parts: Contain
 def _loaded(checkpoint: Checkpoint, config: Mapping[str, Any], **options: Any) -> tuple[Any, dict[str, Any]]:
     """The model, and transformers' report on loading it."""
     import transformers
+    from huggingface_hub.errors import StrictDataclassError
 
-    kind: Any = transformers.AutoModelForImageTextToText if _sees(config) else transformers.AutoModelForCausalLM
-    load = kind.from_pretrained
+    load: Any = getattr(
+        transformers, f"AutoModelFor{'ImageTextToText' if _sees(config) else 'CausalLM'}"
+    ).from_pretrained
     path = Path(checkpoint.provenance.get("path", ""))
     if dict(config) != dict(checkpoint.config) or checkpoint.format != "gguf":
         options["config"] = known_config(config)
@@ -257,7 +259,7 @@ def _loaded(checkpoint: Checkpoint, config: Mapping[str, Any], **options: Any) -
         with tempfile.TemporaryDirectory(prefix="bringup-") as folder:
             _write(checkpoint, config, Path(folder), scales)
             return load(folder, **options)
-    except (ValueError, RuntimeError) as error:  # a GGUF of another architecture; tensors of other shapes
+    except (ValueError, RuntimeError, StrictDataclassError) as error:  # a GGUF that it misreads; other shapes
         raise _unknown(config, _first_line(error)) from error
     except ImportError as error:  # of a quantisation package
         if error.name or not quantization_words(config):
@@ -284,7 +286,7 @@ def _unknown(config: Mapping[str, Any], why: str) -> BringupError:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+    return str(error).strip().replace(":\n    ", ": ").partition("\n")[0]
 
 
 def _write(checkpoint: Checkpoint, config: Mapping[str, Any], folder: Path, others: Mapping[str, Rewritten]) -> None:
