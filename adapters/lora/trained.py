@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 from bringup.adapters.lora.base import WHOLE, Base
 from bringup.adapters.lora.config import LoraConfig
@@ -78,7 +78,7 @@ def misfit(target: str, found: Trained, base: Base) -> Diagnostic | None:
     info, whole = found.info, base.tensors[target]
     shape = (len(found.rows), *whole.shape[1:]) if found.rows else whole.shape
     beyond = [row for row in found.rows if row >= whole.shape[0]]
-    at = {"sources": (info.name,), "file": str(info.file or ""), "tensor": info.name}
+    at: dict[str, Any] = {"sources": (info.name,), "file": str(info.file or ""), "tensor": info.name}
     if info.dtype not in FLOATS:
         message = f"`{info.name}` is stored as {info.dtype}, and only floats are merged"
         return Diagnostic(code="BU161", message=message, help="save the adapter again in floats", **at)

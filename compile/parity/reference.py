@@ -242,9 +242,11 @@ def open_model(checkpoint: Checkpoint, config: Mapping[str, Any], parts: Contain
 def _loaded(checkpoint: Checkpoint, config: Mapping[str, Any], **options: Any) -> tuple[Any, dict[str, Any]]:
     """The model, and transformers' report on loading it."""
     import transformers
+    from huggingface_hub.errors import StrictDataclassError
 
-    kind: Any = transformers.AutoModelForImageTextToText if _sees(config) else transformers.AutoModelForCausalLM
-    load = kind.from_pretrained
+    load: Any = getattr(
+        transformers, f"AutoModelFor{'ImageTextToText' if _sees(config) else 'CausalLM'}"
+    ).from_pretrained
     path = Path(checkpoint.provenance.get("path", ""))
     if dict(config) != dict(checkpoint.config) or checkpoint.format != "gguf":
         options["config"] = known_config(config)
@@ -258,7 +260,7 @@ def _loaded(checkpoint: Checkpoint, config: Mapping[str, Any], **options: Any) -
         with tempfile.TemporaryDirectory(prefix="bringup-") as folder:
             _write(checkpoint, config, Path(folder), scales)
             return load(folder, **options)
-    except (ValueError, RuntimeError) as error:  # a GGUF of another architecture; tensors of other shapes
+    except (ValueError, RuntimeError, StrictDataclassError) as error:  # a GGUF that it misreads; other shapes
         raise _unknown(config, error) from error
     except ImportError as error:  # of a quantisation package
         if error.name or not quantization_words(config):
@@ -277,7 +279,7 @@ def _sees(config: Mapping[str, Any]) -> bool:
 def _unknown(config: Mapping[str, Any], why: object) -> BringupError:
     """BU703; of the reason, such as an exception, the first line is reported."""
     name = next(iter(config.get("architectures") or []), config.get("model_type", "this model"))
-    line = str(why).strip().partition("\n")[0]
+    line = str(why).strip().replace(":\n    ", ": ").partition("\n")[0]
     return fail(
         "BU703",
         f"transformers has no reference for `{name}`: {line}",

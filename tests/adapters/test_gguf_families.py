@@ -16,6 +16,7 @@ from bringup.adapters.dialects.dialect import rotary_fraction
 from bringup.adapters.sources.open_checkpoint import open_checkpoint
 from bringup.compile.check.checker import check_job
 from bringup.compile.job import open_job
+from bringup.compile.parity.reference import Reference
 from bringup.diagnostics import BringupError
 from tests.adapters import gguf_families, gguf_keys, llama_cpp, test_dialects
 from tests.adapters.gguf_families import CASES
@@ -170,6 +171,14 @@ def test_keys_that_gemma4_needs(changes: dict[str, Any], codes: set[str], key: s
     _, file = gguf_families.write(case, tmp_path, words=words)
     found = open_job(None, str(file)).findings
     assert {each.code for each in found if each.parameter == key} == codes
+
+
+def test_transformers_has_no_reference_for_a_value_of_each_layer(tmp_path: Path) -> None:
+    """Its reader of GGUF expects one number of key heads: an error of `verify`."""
+    _, file = gguf_families.write(CASES["gemma4-values-of-keys"], tmp_path)
+    checkpoint = open_checkpoint(str(file))
+    with pytest.raises(BringupError, match=r"BU703.*`?num_key_value_heads.* expected int, got list"):
+        Reference(checkpoint, checkpoint.config, "float32")
 
 
 def test_gemma4_needs_the_divisors_of_rope(tmp_path: Path) -> None:

@@ -78,6 +78,28 @@ CASES: dict[str, Case] = {
             "target_parameters": ["mixer.experts.up_proj", "mixer.experts.down_proj"],
         },
     ),
+    "gemma4-layers-that-share-keys": Case(
+        "gemma4", {"r": 4, "lora_alpha": 1, "target_modules": "all-linear"},
+        {
+            "num_hidden_layers": 4, "num_kv_shared_layers": 2,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+        },
+    ),
+    "gemma4-inputs-of-layers": Case(
+        "gemma4",
+        {"r": 4, "target_modules": ["embed_tokens_per_layer", "per_layer_model_projection", "per_layer_projection"]},
+    ),
+    "gemma4-experts": Case(
+        "gemma4",
+        {
+            "r": 4, "lora_alpha": 8, "target_modules": ["o_proj", "proj"],
+            "target_parameters": ["experts.gate_up_proj", "experts.down_proj"],
+        },
+        {
+            "hidden_size_per_layer_input": 0, "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2,
+            "moe_intermediate_size": 16,
+        },
+    ),
     "gpt_neox-fused-by-head": Case("gpt_neox", {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}),
 }  # fmt: skip
 

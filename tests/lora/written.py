@@ -13,6 +13,7 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     DeepseekV3Config,
+    Gemma4TextConfig,
     GPT2Config,
     GPTNeoXConfig,
     GraniteMoeHybridConfig,
@@ -75,6 +76,12 @@ BASES: dict[str, Callable[..., PreTrainedConfig]] = {
         num_experts=4,
         num_experts_per_tok=2,
         **more,
+    ),
+    "gemma4": lambda **more: Gemma4TextConfig(
+        **SIZES
+        | {"head_dim": 8, "global_head_dim": 12, "sliding_window": 16, "rms_norm_eps": 0.1}
+        | {"hidden_size_per_layer_input": 10, "vocab_size_per_layer_input": 64}
+        | more
     ),
     "gpt2": lambda **more: GPT2Config(**GPT2, **more),
     "deepseek_v3": lambda **more: DeepseekV3Config(**LATENT, **more),
