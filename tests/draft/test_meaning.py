@@ -15,8 +15,8 @@ from tests.draft.checkpoints import drafted, save
 
 # By kind: words of the drafted graph, without which its logits would be others.
 WRITTEN = {
-    "granite": ("ScaledLayer(", "embedding_scale", "query_scale", "/ self.config.logit_scale"),
-    "granitemoe": ("ScaledLayer(", "normalise=True"),
+    "granite": ("residual=config.residual_scale", "embedding_scale", "query_scale", "/ self.config.logit_scale"),
+    "granitemoe": ("residual=config.residual_scale", "normalise=True"),
     "gemma": ('common["hidden"] ** 0.5', "norm = OnePlusRMSNorm"),
     "glm": ('norms="before"',),
     "glm4": ('norms="around"',),
