@@ -54,8 +54,8 @@ def draft(checkpoint: Checkpoint, name: str | None = None) -> Draft:
 
     Rules are those that the checker proves: on all layers, each element of their tensors read once. If several are
     proved, the first is written, and the others are a question. Hints are read from transformers and vLLM if they are
-    installed. `name` is the family's; default: the config's model_type. Raises BU046 if sizes or layers are not found,
-    BU127 without a config.json, BU202 and BU233 if it is not readable.
+    installed, and from the code of the checkpoint. `name` is the family's; default: the config's model_type. Raises
+    BU046 if sizes or layers are not found, BU127 without a config.json, BU202 and BU233 if it is not readable.
     """
     raw = checkpoint.config
     if unreadable := unreadable_config(checkpoint.findings):
@@ -65,7 +65,7 @@ def draft(checkpoint: Checkpoint, name: str | None = None) -> Draft:
     known = architectures(raw)
     architecture = known[0] if known else ""
     family = name or _family_name(raw, architecture)
-    facts = facts_of(raw, checkpoint.headers, hints_of(raw, architecture), family, architecture)
+    facts = facts_of(raw, checkpoint.headers, hints_of(raw, architecture, _folder(checkpoint)), family, architecture)
     config, signature = _built(facts, checkpoint, graph_text(facts))
     read = frozenset(_read(type(config), raw, family))
     facts.questions.clear()  # the second text asks about keys as well
@@ -105,6 +105,11 @@ def _family_name(raw: Mapping[str, Any], architecture: str) -> str:
     named = raw.get("model_type")
     words = named if isinstance(named, str) and named else re.sub(r"(For|Model|LMHead).*", "", architecture)
     return re.sub(r"\W+", "_", words.lower(), flags=re.ASCII).strip("_") or "drafted"
+
+
+def _folder(checkpoint: Checkpoint) -> Path:
+    path = Path(checkpoint.source)
+    return path.parent if path.is_file() else path
 
 
 def _absolute(source: str) -> str:

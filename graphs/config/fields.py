@@ -193,6 +193,12 @@ class Fields:
             return {}
         return cast("dict[str, Any]", value or {})
 
+    def inner(self, key: str) -> Fields:
+        """The keys of the object under a key, with the allowances of these keys."""
+        keys = self.group(key)
+        allowed = {each: self.allowed.pop(each) for each in keys.keys() & self.allowed}
+        return Fields(keys, self.family, allowed, at=f"{self.at}{key}.")
+
     def only(self, key: str, *allowed: Any) -> None:
         """Reports values of a key that the graph does not implement; the first allowed value is the default.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
@@ -30,5 +31,5 @@ def checkpoint(found: dict[str, tuple[int, ...]], source: str = "dict", /, **con
     def read(info: TensorInfo) -> Any:
         raise AssertionError("a draft reads no weights")
 
-    headers = {name: TensorInfo(name, "float32", shape, nbytes=4) for name, shape in found.items()}
+    headers = {name: TensorInfo(name, "float32", shape, nbytes=4 * math.prod(shape)) for name, shape in found.items()}
     return Checkpoint(source=source, format="dict", headers=headers, config=CONFIG | config, read=read)

@@ -17,7 +17,7 @@ from tests.draft.headers import LAYER, checkpoint, shapes
 
 @pytest.fixture(autouse=True)
 def no_hints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bringup.compile.draft.draft.hints_of", lambda raw, architecture: Hints())
+    monkeypatch.setattr("bringup.compile.draft.draft.hints_of", lambda *_: Hints())
 
 
 def test_no_embedding_is_a_question() -> None:

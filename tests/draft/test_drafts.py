@@ -56,7 +56,7 @@ def test_its_logits(kind: str, tmp_path: Path) -> None:
 def test_what_is_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cohere without hints: one norm a layer, and a word that multiplies logits, which the check rejects until it is
     read."""
-    monkeypatch.setattr("bringup.compile.draft.draft.hints_of", lambda raw, architecture: Hints())
+    monkeypatch.setattr("bringup.compile.draft.draft.hints_of", lambda *_: Hints())
     source = save("cohere", tmp_path / "cohere")
     found, model = drafted(source, tmp_path / "draft")
     texts = [question.text for question in found.questions]
@@ -186,7 +186,7 @@ def test_vllm_s_table_is_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_words_that_nobody_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Roles by shape alone: the draft fits, and asks which of the same shape is which."""
-    monkeypatch.setattr("bringup.compile.draft.draft.hints_of", lambda raw, architecture: Hints())
+    monkeypatch.setattr("bringup.compile.draft.draft.hints_of", lambda *_: Hints())
     source = save("helium", tmp_path / "helium")
     tensors = load_file(source / "model.safetensors")
     tensors = {name.replace("k_proj", "foo").replace("v_proj", "bar"): array for name, array in tensors.items()}

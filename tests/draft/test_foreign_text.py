@@ -43,7 +43,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What ran: texts call `planted`. Hints are left out, since no library knows the model."""
     ran: list[str] = []
     monkeypatch.setattr(builtins, "planted", lambda: ran.append("planted"), raising=False)
-    monkeypatch.setattr("bringup.compile.draft.draft.hints_of", lambda raw, architecture: Hints())
+    monkeypatch.setattr("bringup.compile.draft.draft.hints_of", lambda *_: Hints())
     return ran
 
 

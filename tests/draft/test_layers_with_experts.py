@@ -116,7 +116,7 @@ def test_a_test_that_can_be_written(
 ) -> None:
     """Comparisons of the layer's number with keys are, if they give the tensors' layers; others are a question."""
     hints = Hints(meaning=Meaning(layer_test=test))
-    monkeypatch.setattr("bringup.compile.draft.draft.hints_of", lambda raw, architecture: hints)
+    monkeypatch.setattr("bringup.compile.draft.draft.hints_of", lambda *_: hints)
     found = draft(mixed(**config))
     lines = [line.strip() for line in found.files["newmodel_graph.py"].splitlines()]
     assert found.open == 0

@@ -15,8 +15,8 @@ from tests.draft.checkpoints import drafted, save
 
 # By kind: words of the drafted graph, without which its logits would be others.
 WRITTEN = {
-    "granite": ("ScaledLayer(", "embedding_scale", "query_scale", "/ self.config.logit_scale"),
-    "granitemoe": ("ScaledLayer(", "normalise=True"),
+    "granite": ("residual=config.residual_scale", "embedding_scale", "query_scale", "/ self.config.logit_scale"),
+    "granitemoe": ("residual=config.residual_scale", "normalise=True"),
     "gemma": ('common["hidden"] ** 0.5', "norm = OnePlusRMSNorm"),
     "glm": ('norms="before"',),
     "glm4": ('norms="around"',),
@@ -77,6 +77,8 @@ def test_the_statements_of_a_question(tmp_path: Path) -> None:
     lines = found.files["granite_swa_graph.py"].splitlines()
     at = next(index for index, line in enumerate(lines) if "`layer_rope_theta` is [" in line)
     assert "transformers: theta = config.layer_rope_theta[i]" in lines[at + 1]
+    assert "            sinks=True," in lines  # a factor of the result in transformers
+    assert not any("sink" in question.text for question in found.questions)
 
 
 CODE = """

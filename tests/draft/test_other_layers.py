@@ -84,7 +84,7 @@ def test_without_hints_the_order_is_a_question(tmp_path: Path, monkeypatch: pyte
     """Each head's q, k and v, or all of q first: both are proved, so both are in the draft."""
     from bringup.compile.draft.facts.hints import Hints
 
-    monkeypatch.setattr("bringup.compile.draft.draft.hints_of", lambda raw, architecture: Hints())
+    monkeypatch.setattr("bringup.compile.draft.draft.hints_of", lambda *_: Hints())
     source = parity.save_checkpoint(CASES["in sequence, by head"][0], tmp_path / "checkpoint")
     found = draft(open_checkpoint(source, headers_only=True))
     (choices,) = [each.choices for each in found.questions if "weight` [144, 48]: several readings" in each.text]

@@ -70,7 +70,7 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
             "residual_multiplier": 0.22, "logits_scaling": 0.5, "embedding_multiplier": 3.0,
             "attention_multiplier": 0.2, "head_dim": 8,
         },
-        ("ScaledLayer(", 'norms="around"', "* self.config.logit_scale"),
+        ("residual=config.residual_scale", 'norms="around"', "* self.config.logit_scale"),
     ),
     "factors by depth and by quotients": (
         "minicpm3", {**LATENT, "scale_emb": 3.0, "scale_depth": 1.1, "dim_model_base": 24, "pad_token_id": None},

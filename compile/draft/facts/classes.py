@@ -124,20 +124,6 @@ CLASSES = {
         gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
         return (up + 1) * gate * (self.alpha * gate).sigmoid()
 ''',
-    "ScaledLayer": '''class ScaledLayer(PreNormLayer):
-    """Both results are multiplied by `scale` before they are added."""
-
-    scale = 1.0
-
-    def forward(self, x_Nm, cos, sin, step):
-        mixed_Nm = self.self_attn(self.input_layernorm(x_Nm), cos, sin, step)
-        if self.norms == "around":
-            x_Nm = x_Nm + self.scale * self.post_attention_layernorm(mixed_Nm)
-            output_Nm = self.mlp(self.pre_feedforward_layernorm(x_Nm))
-            return x_Nm + self.scale * self.post_feedforward_layernorm(output_Nm)
-        x_Nm = x_Nm + self.scale * mixed_Nm
-        return x_Nm + self.scale * self.mlp(self.post_attention_layernorm(x_Nm))
-''',
     "HeadNorm": '''class HeadNorm(Module):
     """Layer normalisation of each head without a bias; each head has its own weight."""
 

@@ -11,7 +11,8 @@ from typing import Any, cast
 from bringup.compile.draft.facts.classes import CLASSES
 from bringup.compile.draft.facts.hints import Hints
 from bringup.compile.draft.facts.questions import Question
-from bringup.compile.draft.facts.roles import Roles, Sizes, key_heads
+from bringup.compile.draft.facts.roles import Roles, key_heads
+from bringup.compile.draft.facts.sizes import Sizes
 from bringup.compile.draft.facts.words import (
     ACTIVATION,
     EPSILONS,

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from bringup.compile.draft.modelling.inert import alone_in, inert_keys, rejections
 from bringup.compile.draft.modelling.meaning import meaning_of
+from bringup.compile.draft.modelling.own_code import OwnCode, own_code
 from bringup.compile.draft.modelling.part import Part
 from bringup.compile.draft.modelling.parts import modelling_file, parts_of
 from bringup.compile.draft.modelling.properties import quotient_of
@@ -37,8 +38,9 @@ class Hints:
     transformers' class adds. `aliases`: config keys by the names that the code has for them. `quotients`: the two
     keys of properties that the code reads. `meaning`: what the modelling code computes, None if unknown; `parts`: its
     classes, and `values`: those of config keys in it. `inert`:
-    keys that nothing reads. `settled`: those that only choose statements, or the shapes of tensors. `sources`: the
-    origin of each, for people. `absent`: why transformers gave none, and what to install; "" if it did."""
+    keys that nothing reads. `settled`: those that only choose statements, or the shapes of tensors. `statements` are
+    those of `code`: transformers, or a file of the checkpoint. `sources`: the origin of each, for people. `absent`: why
+    transformers gave none, and what to install; "" if it did."""
 
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
     roles: dict[str, str] = field(default_factory=dict[str, str])
@@ -58,16 +60,21 @@ class Hints:
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
     inert: frozenset[str] = frozenset()
     settled: frozenset[str] = frozenset()
+    code: str = "transformers"
+    statements: tuple[str, ...] = ()
     sources: list[str] = field(default_factory=list[str])
     absent: str = ""
 
 
-def hints_of(raw: Mapping[str, Any], architecture: str) -> Hints:
-    """All hints of installed libraries on a config's `model_type` and architecture."""
+def hints_of(raw: Mapping[str, Any], architecture: str, folder: Path) -> Hints:
+    """All hints of installed libraries on a config's `model_type` and architecture, or else those of the code in the
+    folder of the checkpoint."""
     hints = Hints()
     model_type = raw.get("model_type")
     if isinstance(model_type, str) and re.fullmatch(r"[\w-]+", model_type):
         _from_transformers(hints, model_type, raw, architecture)
+    if hints.absent and (own := own_code(raw, folder)):
+        _from_own_code(hints, own)
     _from_vllm(hints, architecture)
     return hints
 
@@ -91,9 +98,19 @@ def _from_transformers(hints: Hints, model_type: str, raw: Mapping[str, Any], ar
     finally:
         logging.disable(logging.NOTSET)
     hints.sources.append(f"transformers' {kind.__name__}: what absent keys mean")
-    _read_modelling(hints, model_type, architecture)
+    if (file := modelling_file(model_type, architecture)) is not None:
+        _read_text(hints, file.read_text("utf-8"), f"transformers' {file.name}")
     _read_meaning(hints, model_type, raw, architecture, kind)
     _read_conversions(hints, model_type)
+
+
+def _from_own_code(hints: Hints, own: OwnCode) -> None:
+    hints.code, hints.statements, hints.defaults = own.name, own.statements, own.defaults
+    hints.sources.append(f"{own.name} of the checkpoint: quoted in questions on config keys")
+    if own.defaults:
+        hints.sources.append("the checkpoint's config class: what absent keys mean")
+    if re.search("rotary|rotate", own.text):
+        _read_text(hints, own.text, f"{own.name} of the checkpoint")
 
 
 def _absent(state: str, source: str, model_type: str, package: str) -> str:
@@ -120,6 +137,7 @@ def _read_meaning(hints: Hints, model_type: str, raw: Mapping[str, Any], archite
     if file is None or not parts:
         return
     hints.meaning, hints.parts, hints.values = meaning_of(parts), parts, values
+    hints.statements = hints.meaning.statements
     if hints.norm is None and hints.meaning.layer_norms:
         hints.norm = "ScaleNorm"  # if the norms have no bias
     read = {hints.meaning.factors[place] for place in hints.meaning.factors} - values.keys()
@@ -130,22 +148,18 @@ def _read_meaning(hints: Hints, model_type: str, raw: Mapping[str, Any], archite
     hints.sources.append(f"transformers' {file.name}: the statements of {architecture}")
 
 
-def _read_modelling(hints: Hints, model_type: str, architecture: str) -> None:
-    """Facts that no shape shows, from the text of transformers' modelling file."""
-    file = modelling_file(model_type, architecture)
-    if file is None:
-        return
-    text = file.read_text("utf-8")
+def _read_text(hints: Hints, text: str, source: str) -> None:
+    """Facts that no shape shows, from the text of a modelling file."""
     hints.rope = re.search("rotary|rotate", text, re.IGNORECASE) is not None
     if not hints.rope:
         hints.pairs = False
-        hints.sources.append(f"transformers' {file.name}: no rope")
+        hints.sources.append(f"{source}: no rope")
     else:
         hints.pairs = _pairs(text)
     hints.by_head = re.search(r"(num_heads|-1), 3( \* self\.head_\w+|, self\.head_\w+)\)", text) is not None
     hints.by_group = re.search(r"kv_heads \+ 2, self\.head_\w+\)", text) is not None
     if hints.by_head or hints.by_group:
-        hints.sources.append(f"transformers' {file.name}: the order of q, k and v in one tensor")
+        hints.sources.append(f"{source}: the order of q, k and v in one tensor")
     if re.search(r"1\.0 \+ self\.weight|self\.weight(\.float\(\))? \+ 1", text):
         hints.norm = "OnePlusRMSNorm"
     elif re.search(r"mean = hidden_states\.mean\(-1, keepdim=True\)", text):
@@ -156,7 +170,7 @@ def _read_modelling(hints: Hints, model_type: str, architecture: str) -> None:
         hints.norm = "Float32RMSNorm"
     hints.plain_norm, hints.eps = _norms(text)
     if hints.rope and (hints.pairs is not None or hints.norm):
-        hints.sources.append(f"transformers' {file.name}: how rope rotates, and the kind of norm")
+        hints.sources.append(f"{source}: how rope rotates, and the kind of norm")
 
 
 def _pairs(text: str) -> bool | None:

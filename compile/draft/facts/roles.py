@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from bringup.compile.draft.facts.hints import Hints
 from bringup.compile.draft.facts.quoted import quoted
+from bringup.compile.draft.facts.sizes import Sizes
 from bringup.compile.draft.facts.words import (
     ATTENTION,
     BUFFERS,
@@ -15,59 +16,23 @@ from bringup.compile.draft.facts.words import (
     IN_MLP,
     IN_SHARED,
     LATENT,
+    MERGED,
     MLP,
     NORMS,
+    OF_CLASSES,
+    OF_NORMS,
     SHARED,
     TOP,
 )
 from bringup.spec import Shape, TensorInfo
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """m hidden, h query heads, g key heads, d channels, f feed-forward, x width of an expert, e experts, s width of the
-    shared expert, vocab. `latent`: attention is multi-head latent attention."""
-
-    m: int
-    h: int
-    g: int
-    d: int
-    f: int
-    vocab: int
-    layers: int
-    e: int = 0
-    x: int = 0
-    s: int = 0
-    latent: bool = False
-
-    def shapes(self, role: str) -> list[Shape]:
-        """The possible shapes of a tensor with a role, output first; learned positions have any number of rows."""
-        m, heads, keys = self.m, self.h * self.d, self.g * self.d
-        s = self.s or self.f
-        widths = [width for width in dict.fromkeys((self.f, self.x)) if width]
-        return {
-            "q": [(heads, m)], "k": [(keys, m)], "v": [(keys, m)], "o": [(m, heads)], "qkv": [(heads + 2 * keys, m)],
-            "gate": [(w, m) for w in widths], "up": [(w, m) for w in widths], "down": [(m, w) for w in widths],
-            "gate_up": [(2 * w, m) for w in widths], "router": [(self.e, m)] if self.e else [],
-            "router_bias": [(self.e,), (1, self.e)], "shared_gate_up": [(2 * s, m)],
-            "shared_gate": [(s, m)], "shared_up": [(s, m)], "shared_down": [(m, s)],
-            "shared_router": [(1, m)], "dense_gate": [(self.f, m)], "dense_up": [(self.f, m)],
-            "dense_down": [(m, self.f)], "dense_gate_up": [(2 * self.f, m)],
-            "embed": [(self.vocab, m)], "head": [(self.vocab, m)], "norm": [(m,)],
-            "embed_norm": [(m,)],
-            **{role: list[Shape]() for role in LATENT},
-            "q_norm": [(self.d,), (heads,), (self.h, self.d)], "k_norm": [(self.d,), (keys,), (self.g, self.d)],
-            "o_norm": [(heads,)], "mlp_norm": [(self.f,)], "sinks": [(self.h,)],
-            "o_gate": [(heads, m), (self.h, m)],
-        }.get(role, [(m,)])  # fmt: skip
-
-
 @dataclass(slots=True)
 class Tensors:
     """All tensors with the same name without numbers: `pattern` has {L} for the layer, and {E} for the expert.
 
-    `names` are complete. `stem` is the name without its last word, which is weight or bias; `others` are roles that the
-    shape permits too, if the name is not a known one. `joint` is between stem and last word.
+    `names` are complete. `stem` is the name without its last word, `p` is weight or bias; `others` are roles that the
+    shape permits too, if the name is not a known one. `last` is the name after the stem, such as `.weight` or `_bias`.
     """
 
     stem: str
@@ -76,11 +41,11 @@ class Tensors:
     names: list[str]
     role: str = ""
     others: list[str] = field(default_factory=list[str])
-    joint: str = "."
+    last: str = ""
 
     @property
     def pattern(self) -> str:
-        return f"{self.stem}{self.joint}{self.p}" if self.p else self.stem
+        return self.stem + self.last
 
     @property
     def quoted(self) -> str:
@@ -125,16 +90,17 @@ def roles_of(headers: Mapping[str, TensorInfo], sizes: Sizes, hints: Hints) -> R
     for tensors in every:
         last = tensors.pattern.rpartition(".")[2]
         buffer = next((why for word, why in BUFFERS.items() if last == word), None)
-        if buffer or (tensors.p == "bias" and tensors.joint == "." and len(tensors.shape) > 1):
+        if buffer or (tensors.p == "bias" and tensors.last == ".bias" and len(tensors.shape) > 1):
             roles.buffers.append((tensors, buffer or "the causal mask"))
             continue
         tensors.role = ("dense_" if tensors.pattern in dense else "") + _by_name(tensors, hints)
         key = tensors.role, tensors.p
-        if tensors.role and key not in roles.found and _fits(tensors, sizes):
+        if tensors.role and key not in roles.found and _fits(tensors, sizes, tensors.role):
             roles.found[key] = tensors
         else:
             unsure.append(tensors)
-    for tensors in unsure:
+    # those with the fewest possible roles first, and weights before their biases
+    for tensors in sorted(unsure, key=lambda each: (each.p == "bias", len(_free(each, sizes, roles)))):
         _by_shape(tensors, sizes, roles)
     return roles
 
@@ -175,11 +141,14 @@ def _by_name_pattern(headers: Mapping[str, TensorInfo], prefix: str) -> Iterator
         letters = iter("LEABC")
         pattern = re.sub(r"(?<=\.)\d+(?=\.)", lambda _, letters=letters: f"{{{next(letters, 'Z')}}}", short)
         stem, _, last = pattern.rpartition(".")
-        p, joint = last if last in ("weight", "bias") and stem else "", "."
+        p = last if last in ("weight", "bias") and stem else ""
+        if stem and len(info.shape) == 1 and f"{name.rpartition('.')[0]}.weight" not in headers:
+            p = OF_NORMS.get(last, p)
         if last.endswith("_bias") and name.removesuffix("_bias") in headers:
-            stem, p, joint = pattern.removesuffix("_bias"), "bias", "_"
+            stem, p = pattern.removesuffix("_bias"), "bias"
+        stem = stem if p else pattern
         tensors = found.setdefault(
-            (pattern, tuple(info.shape)), Tensors(stem if p else pattern, p, tuple(info.shape), [], joint=joint)
+            (pattern, tuple(info.shape)), Tensors(stem, p, tuple(info.shape), [], last=pattern.removeprefix(stem))
         )
         tensors.names.append(name)
     yield from found.values()
@@ -242,7 +211,8 @@ def _by_name(tensors: Tensors, hints: Hints) -> str:
     if place is SHARED:
         return next((role for role, names in SHARED.items() if last in names), "")
     tables = (place, NORMS) if place is not NORMS else (NORMS, ATTENTION, MLP)
-    return next((role for table in tables for role, names in table.items() if last in names), "")
+    named = [last, *(f"{OF_CLASSES.sub('', last)}{end}" for end in ("_proj", "") if OF_CLASSES.search(last))]
+    return next((role for name in named for table in tables for role, names in table.items() if name in names), "")
 
 
 def _place(words: list[str], last: str) -> Mapping[str, tuple[str, ...]]:
@@ -256,38 +226,43 @@ def _place(words: list[str], last: str) -> Mapping[str, tuple[str, ...]]:
     return NORMS
 
 
-def _fits(tensors: Tensors, sizes: Sizes) -> bool:
-    """Whether a tensor's shape is one of its role's, or its transpose; experts may be stacked."""
+def _fits(tensors: Tensors, sizes: Sizes, role: str) -> bool:
+    """Whether a tensor's shape is one of a role's, or its transpose; experts may be stacked."""
     stacked = len(tensors.shape) == (2 if tensors.p == "bias" else 3) and tensors.shape[0] == sizes.e
     shape = tensors.shape[1:] if stacked else tensors.shape
-    if sizes.latent and tensors.role in (*LATENT, "q", "o"):
+    if sizes.latent and role in (*LATENT, "q", "o"):
         return True  # several ranks and widths: a proof shows them
-    if tensors.role == "positions":
+    if role == "positions":
         return len(shape) == 2 and shape[1] == sizes.m and tensors.p == "weight"
-    allowed = sizes.shapes(tensors.role)
+    allowed = sizes.shapes(role)
     if tensors.p == "bias":
         return any(shape == each[:1] for each in allowed)
     return any(shape in (each, each[::-1]) for each in allowed)
 
 
 def _by_shape(tensors: Tensors, sizes: Sizes, roles: Roles) -> None:
-    """Gives a tensor the first free role with its shape; the draft asks about the others.
+    """Gives a tensor the first free role with its shape; the draft asks about the others."""
+    free = _free(tensors, sizes, roles)
+    tensors.role, tensors.others = (free[0] if free else ""), free[1:]
+    if free:
+        roles.found[free[0], tensors.p] = tensors
+    else:
+        roles.rest.append(tensors)
 
-    A bias has the role of its weight, and a tensor that is named a norm that of a norm."""
+
+def _free(tensors: Tensors, sizes: Sizes, roles: Roles) -> list[str]:
+    """The roles that a tensor's shape permits and no other tensor has.
+
+    A bias has the role of its weight, and a tensor that is named a norm that of a norm. If one tensor is several
+    matrices, no other tensor is one of these.
+    """
     place = (*ATTENTION, *MLP, *NORMS) if tensors.in_layers else ("embed", "norm", "head")
     last = tensors.stem.rpartition(".")[2].lower()
     if twins := {other.role for other in roles.found.values() if other.stem == tensors.stem}:
         place = tuple(twins)
     elif tensors.in_layers and ("norm" in last or last.startswith("ln")):
         place = ("q_norm", "k_norm", *NORMS) if _place(tensors.stem.split("."), last) is ATTENTION else tuple(NORMS)
-    free: list[str] = []
-    for role in place:
-        tensors.role = role
-        if (role, tensors.p) not in roles.found and _fits(tensors, sizes) and tensors.p:
-            free.append(role)
-    tensors.role = free[0] if free else ""
-    tensors.others = free[1:]
-    if free:
-        roles.found[free[0], tensors.p] = tensors
-    else:
-        roles.rest.append(tensors)
+    taken = {part for merged, parts in MERGED.items() if roles.has(merged) for part in parts}
+    taken |= {merged for merged, parts in MERGED.items() if any(roles.has(part) for part in parts)}
+    possible = [role for role in place if tensors.p and role not in taken and (role, tensors.p) not in roles.found]
+    return [role for role in possible if _fits(tensors, sizes, role)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 # Keys of config.json for the sizes that every decoder has, by the key that `read_common` reads.
@@ -16,6 +17,7 @@ SIZES: Mapping[str, tuple[str, ...]] = {
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 MULTI_QUERY = ("multi_query",)  # true: one key head, whatever another key states
 PARALLEL = ("parallel_attn", "use_parallel_residual", "parallel_residual")  # true: the MLP reads what attention reads
+THETA = ("rope_theta", "rotary_emb_base", "rope_base", "rotary_base")
 HEAD_DIM = ("head_dim", "head_size", "kv_channels", "d_head")
 QK_NORMS = ("use_qk_norm", "qk_layernorm", "use_qk_layernorm", "qk_norm")  # true: queries and keys have norms
 EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps", "layernorm_epsilon")
@@ -82,6 +84,12 @@ TOP: Mapping[str, tuple[str, ...]] = {
 IN_ATTENTION = ("attn", "attention", "att")
 IN_SHARED = ("shared_expert", "shared_mlp")
 IN_MLP = ("mlp", "ffn", "feed_forward", "moe", "experts", "block_sparse_moe", "feedforward")
+# The last words of vectors that some norms have instead of `weight` and `bias`.
+OF_NORMS: Mapping[str, str] = {"scale": "weight", "gamma": "weight", "beta": "bias"}
+# Parts of a name that state the class of a matrix and not its role: `c_up`, `up_linear`.
+OF_CLASSES = re.compile(r"^(c|linear|lin|fc|dense)_|_(linear|lin|fc|dense|layer)$")
+# A tensor of several matrices, and the roles of these: a layer has either.
+MERGED: Mapping[str, tuple[str, ...]] = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
 # Buffers that are not weights: tables that every program computes itself.
 BUFFERS: Mapping[str, str] = {
     "inv_freq": "rope frequencies: computed from the config",

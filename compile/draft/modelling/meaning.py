@@ -71,6 +71,14 @@ ROTATIONS = [  # rope of halves, in other words
 ]  # fmt: skip
 BY_LAYER_TYPE = ("gemma3", "Gemma3ForCausalLM", "RotaryEmbedding")  # a rope for each kind of layer
 
+# Sinks as a factor of the result: with l = log sum exp(scores), sigmoid(l - sink) = exp(l) / (exp(l) + exp(sink)).
+SINK_FACTOR = frozenset(
+    {
+        "lse = torch.logsumexp(attn_weights, dim=-1)",
+        "sink_scale = (lse - module.sinks.view(1, -1, 1)).sigmoid()",
+        "attn_output = attn_output * sink_scale.unsqueeze(-1).to(attn_output.dtype)",
+    }
+)
 ONE_PLUS = [  # layer normalisation that multiplies by 1 + weight
     "device_type = input.device.type",
     "args = _cast_if_autocast_enabled(device_type, input, self.normalized_shape, "
@@ -113,7 +121,7 @@ def meaning_of(parts: Mapping[str, Part]) -> Meaning:
         rest = [text for text in _router(rest, part, meaning)]
         rest = [text for text in model_of(rest, part, meaning)]
         rest = [text for text in experts_of(rest, part, meaning)]
-        if set(rest) and set(rest) <= _sinks():
+        if rest and (set(rest) <= _sinks() or {_plain(text) for text in rest} == SINK_FACTOR):
             meaning.sinks, rest = True, []
         rest = [text for text in rest if not _shown(text, part)]
         fixed = [name for name, text in part.attributes.items() if _fixed(text, meaning.eps)]

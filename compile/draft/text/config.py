@@ -9,7 +9,7 @@ from typing import Any
 from bringup.compile.draft.facts.facts import Facts, bias_key, rotary_dim
 from bringup.compile.draft.facts.questions import comment
 from bringup.compile.draft.facts.quoted import one_line, quoted, tuple_of
-from bringup.compile.draft.facts.words import QK_NORMS
+from bringup.compile.draft.facts.words import QK_NORMS, THETA, first
 from bringup.compile.draft.text.experts import every_layer_keys, experts_text
 from bringup.compile.draft.text.meaning import layer_ropes, meaning_text, table_of, windows_text
 from bringup.graphs.config.neutral import NEUTRAL
@@ -37,7 +37,8 @@ def config_text(facts: Facts, read: frozenset[str]) -> str:
         notes += f"        fields.only({quoted(facts.parallel)}, True)  # layers are parallel\n"
     notes += _shown_by_tensors(facts)
     for key in sorted(facts.raw.keys() - read - NEUTRAL - {"layer_types"}) if read else ():
-        notes += _unread(facts, key)
+        inner = table_of(facts.raw[key])
+        notes += _table(facts, key, inner) if inner else _unread(facts, key)
     model_type = facts.raw.get("model_type")
     types = ""
     if isinstance(model_type, str):
@@ -84,18 +85,33 @@ def _unread(facts: Facts, key: str) -> str:
         return f"        fields.optional({quoted(key)}, int)  # read for the types of rope that have it\n"
     if key.endswith(("dropout", "dropout_prob", "initializer_range")):
         return f"        fields.get({quoted(key)}, float, 0.0)  # of training\n"
-    known = facts.hints.meaning.statements if facts.hints.meaning else ()
-    lines = [text for text in known if re.search(rf"\bconfig\.{re.escape(key)}\b", text)]
     question = facts.ask(
         f"`{short(key)}` is {shown(value)}: what does it change? `check` rejects it until `from_fields` reads it",
     )
-    return comment(question) + "".join(f"        #      transformers: {one_line(short(text))}\n" for text in lines[:3])
+    return comment(question) + _statements(facts, rf"\bconfig\.{re.escape(key)}\b")
+
+
+def _table(facts: Facts, key: str, table: Mapping[str, Any]) -> str:
+    """A table of keys that are not read: a question for each one."""
+    text = f"        table = fields.inner({quoted(key)})\n"
+    for inner in sorted(table.keys() - NEUTRAL):
+        what = f"`{short(f'{key}.{inner}')}` is {shown(table[inner])}: what does it change? `check` rejects it until"
+        text += comment(facts.ask(f"{what} `from_fields` reads it")) + _statements(facts, rf"\.{re.escape(inner)}\b")
+    return text + "        fields.findings += table.done()\n"
+
+
+def _statements(facts: Facts, pattern: str) -> str:
+    """The first statements of the model's code with a key, as comments."""
+    lines = [text for text in facts.hints.statements if re.search(pattern, text)]
+    return "".join(f"        #      {facts.hints.code}: {one_line(short(text))}\n" for text in lines[:3])
 
 
 def _common(facts: Facts) -> list[str]:
     """`common = read_common(…)`, or each of its fields if a config has other keys for sizes."""
     keys = facts.keys
     rope: dict[str, Any] = {"theta": _theta(facts)}
+    if (key := first(THETA, facts.raw)) not in (None, "rope_theta"):
+        rope["theta_key"] = key
     group = table_of(facts.raw.get("rope_parameters"))
     if "partial_rotary_factor" in facts.raw or "partial_rotary_factor" in group:
         known = table_of(facts.hints.defaults.get("rope_parameters"))
@@ -198,5 +214,5 @@ def _key_heads(facts: Facts) -> tuple[str, str]:
 
 def _theta(facts: Facts) -> float:
     group = table_of(facts.hints.defaults.get("rope_parameters"))
-    theta = group.get("rope_theta", facts.default("rope_theta", 10000.0))
+    theta = group.get("rope_theta", facts.default(first(THETA, facts.raw) or "rope_theta", 10000.0))
     return float(theta) if isinstance(theta, int | float) else 10000.0  # a table: one for each kind of layer

@@ -8,7 +8,6 @@ from textwrap import indent
 from bringup.compile.draft.facts.classes import CLASSES, PARALLEL_LAYERS
 from bringup.compile.draft.facts.facts import PUBLIC, Facts, bias_key
 from bringup.compile.draft.facts.questions import comment, listed_layers
-from bringup.compile.draft.facts.quoted import quoted
 from bringup.compile.draft.text.attention import (
     LATENT,
     NAME,
@@ -41,7 +40,6 @@ def graph_text(facts: Facts, read: frozenset[str] = frozenset()) -> str:
     config, layer = config_text(facts, read), _layer(facts)
     names = facts.norm, PARALLEL_LAYERS.get(facts.norms, ""), facts.shared
     names = *names, "HeadNorm" if own_norms(facts) else "", "NormedMLP" if facts.roles.has("mlp_norm") else ""
-    names = *names, "ScaledLayer" if scaled(facts) else ""
     names = *(["SigmoidMLP"] if facts.routing else []), *(["ScaledMLP"] if _factor(facts) else []), *names
     names = *names, "SoftmaxRouter" if facts.routing and facts.routing.least else ""
     names = *names, "ClampedExperts" if facts.hints.meaning and facts.hints.meaning.clamped else ""
@@ -113,13 +111,10 @@ def _layer(facts: Facts) -> str:
             )
             text += comment(question)
         return f"{text}        return {layer}(m, config.eps, attention, mlp, norm=self.norm)\n{model_text(facts)}"
-    if scaled(facts):
-        position = f"norm=self.norm, norms={quoted(facts.norms)}"
-        text += f"        layer = ScaledLayer(m, config.eps, attention, mlp, {position})\n"
-        return f"{text}        layer.scale = config.residual_scale\n        return layer\n{model_text(facts)}"
     rope = ", rope=int(config.windows[index] is not None)" if layer_ropes(facts) else ""
+    residual = ", residual=config.residual_scale" if scaled(facts) else ""
     norms = "before" if facts.norms == "plain" else facts.norms
-    layer = f'PreNormLayer(m, config.eps, attention, mlp, norm=self.norm, norms="{norms}"{rope})'
+    layer = f'PreNormLayer(m, config.eps, attention, mlp, norm=self.norm, norms="{norms}"{rope}{residual})'
     return f"{text}        return {layer}\n{model_text(facts)}"
 
 

@@ -123,7 +123,7 @@ def scaled(facts: Facts) -> bool:
     """Whether attention and MLP are multiplied before they are added, in a layer that a draft can write."""
     known = facts.hints.meaning
     factors = known.factors.keys() & {"residual", "residual by depth"} if known else ()
-    return bool(factors) and facts.norms in ("before", "around")
+    return bool(factors) and facts.norms in ("before", "around", "after")
 
 
 def logit_sign(facts: Facts) -> str:

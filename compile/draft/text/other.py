@@ -88,11 +88,12 @@ def dialect_text(facts: Facts, parameters: dict[str, tuple[str, bool]]) -> str:
 def test_text(facts: Facts, source: str) -> str:
     """The test file for pytest: names and shapes always, logits if transformers has the architecture."""
     return (
-        f'"""{facts.title}: the checkpoint fits the graph, and logits are the reference\'s; CHECKPOINT: another."""\n\n'
+        f'"""{facts.title}: the checkpoint fits the graph, and logits are the reference\'s."""\n\n'
         "from __future__ import annotations\n\nimport os\nfrom pathlib import Path\n\n"
         "from bringup.testing import assert_fits, assert_same_logits\n\n"
         f"MODEL = Path(__file__).with_name({quoted(f'{facts.name}.py')})\n"
-        f'CHECKPOINT = os.environ.get("CHECKPOINT", {quoted(source)})\n\n\n'
+        f'CHECKPOINT = os.environ.get("CHECKPOINT", {quoted(source)})\n'
+        'AGAINST = os.environ.get("AGAINST", "transformers")  # or a file of saved activations\n\n\n'
         + "def test_the_checkpoint_fits() -> None:\n    assert_fits(MODEL, CHECKPOINT)\n\n\n"
-        "def test_logits() -> None:\n    assert_same_logits(MODEL, CHECKPOINT)\n"
+        "def test_logits() -> None:\n    assert_same_logits(MODEL, CHECKPOINT, against=AGAINST)\n"
     )
