@@ -78,11 +78,11 @@ def _trained_alike(loaded: Loaded, name: str, first: str) -> bool:
     import numpy as np
 
     read = loaded.files.checkpoint.read
-    mine, theirs = (
-        [own for target, own in loaded.trained.items() if name in loaded.base.parameters_of(target)]
-        for name in (name, first)
+    of_name, of_first = (
+        [own for target, own in loaded.trained.items() if parameter in loaded.base.parameters_of(target)]
+        for parameter in (name, first)
     )
-    return len(mine) == len(theirs) and all(
+    return len(of_name) == len(of_first) and all(
         own == other or (own.rows == other.rows and np.array_equal(read(own.info), read(other.info)))
-        for own, other in zip(mine, theirs, strict=True)
+        for own, other in zip(of_name, of_first, strict=True)
     )
