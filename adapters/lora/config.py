@@ -174,7 +174,7 @@ def _several(value: Any) -> tuple[Any, ...]:
 
 def _tokens(value: Any) -> Mapping[str, Sequence[int]]:
     """Rows of the embedding (""), or of modules by the ends of their names."""
-    return value if isinstance(value, dict) else {"": value}
+    return cast("dict[str, list[int]]", value) if isinstance(value, dict) else {"": value}
 
 
 def _trains_biases(words: Mapping[str, Any]) -> bool:
@@ -220,8 +220,12 @@ def _is_words(value: Any) -> bool:
 
 
 def _is_rows(value: Any) -> bool:
-    lists = [*value.values()] if isinstance(value, dict) else [value or []]
-    return all(isinstance(rows, list) and _is_layers(rows) and len({*rows}) == len(rows) for rows in lists)
+    lists = [*cast("dict[str, Any]", value).values()] if isinstance(value, dict) else [value or []]
+    return all(isinstance(rows, list) and _is_layers(rows) and _differ(cast("list[int]", rows)) for rows in lists)
+
+
+def _differ(rows: Sequence[int]) -> bool:
+    return len({*rows}) == len(rows)
 
 
 def _is_list(value: Any) -> bool:

@@ -36,8 +36,8 @@ Sides = dict[Key, dict[str, tuple[Part, TensorInfo]]]
 class Pairing:
     """`pairs` that are complete and match the base; `copies` are tensors that the base has too, by its names.
 
-    `transposed`: tensors that are the transpose of another one. `trained` are tensors of the base, by its names, with the
-    values that replace them.
+    `transposed`: tensors that are the transpose of another one. `trained` are tensors of the base, by its names, with
+    the values that replace them.
     """
 
     pairs: list[Pair] = field(default_factory=list[Pair])

@@ -244,9 +244,8 @@ def _loaded(checkpoint: Checkpoint, config: Mapping[str, Any], **options: Any) -
     import transformers
     from huggingface_hub.errors import StrictDataclassError
 
-    load: Any = getattr(
-        transformers, f"AutoModelFor{'ImageTextToText' if _sees(config) else 'CausalLM'}"
-    ).from_pretrained
+    kind = "ImageTextToText" if _sees(config) else "CausalLM"
+    load: Any = getattr(transformers, f"AutoModelFor{kind}").from_pretrained
     path = Path(checkpoint.provenance.get("path", ""))
     if dict(config) != dict(checkpoint.config) or checkpoint.format != "gguf":
         options["config"] = known_config(config)
