@@ -18,7 +18,7 @@ from bringup.adapters.algebra.region import Region
 from bringup.adapters.planning.plan import Entry, Plan
 from bringup.diagnostics import fail
 from bringup.graphs.core.axes import Axis
-from bringup.graphs.core.form import Block, Form, count
+from bringup.graphs.core.form import NF4, Block, Form, count
 from bringup.spec import DTYPES, FLOATS, Shape, TensorInfo
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 GROUPS = re.compile(r"int4-g(\d+)")
 LARGEST = {"int8": 127.0, "int4": 7.0, "float8_e4m3fn": 448.0, "float4_e2m1fn": 6.0}  # code; symmetric for integers
-KNOWN = ("int8", "int4-gN", "fp8", "fp8-block", "mxfp4")
+KNOWN = ("int8", "int4-gN", "fp8", "fp8-block", "mxfp4", "nf4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ class Recipe:
 
     `int8`, `fp8` (e4m3): one scale for each row; `int4-gN`: one for N values of a row; `fp8-block`: one for 128 rows of
     128 values, as in DeepSeek-V3, the last block may be shorter; `mxfp4`: a power of two for 32 values of a row (OCP
-    Microscaling Formats 1.0, section 6.3).
+    Microscaling Formats 1.0, section 6.3); `nf4`: the largest magnitude of 64 values of a row, whose codes are indices
+    into a `table` (arXiv 2305.14314, section 3, without double quantisation).
     """
 
     name: str
@@ -43,11 +44,12 @@ class Recipe:
     rows: int
     along: int
     scale: str = "float32"
+    table: tuple[float, ...] = ()
 
     def form(self, columns: int) -> Form:
         """The form for matrices whose products sum over dimension `columns`, counted from the end: -1 or -2."""
         block: Block = (self.rows, self.along) if columns == -1 else (self.along, self.rows)
-        return Form(codes=self.codes, block=block, scale=self.scale)
+        return Form(codes=self.codes, block=block, scale=self.scale, table=self.table)
 
 
 def recipe_of(name: str) -> Recipe:
@@ -60,6 +62,7 @@ def recipe_of(name: str) -> Recipe:
         "fp8": Recipe(name, "float8_e4m3fn", 1, 0),
         "fp8-block": Recipe(name, "float8_e4m3fn", 128, 128),
         "mxfp4": Recipe(name, "float4_e2m1fn", 1, 32, "float8_e8m0fnu"),
+        "nf4": Recipe(name, "uint4", 1, 64, table=NF4),
     }):  # fmt: skip
         return simple[name]
     raise fail("BU413", f"unknown quantisation recipe `{name}`", help=f"give one of: {', '.join(KNOWN)}")
@@ -215,7 +218,7 @@ class Rounded:
         if not np.isfinite(largest).all():
             help = "was the tensor ever written? without --quantize, `bringup export` writes its values as they are"
             raise fail("BU133", f"`{self.name}` holds NaN or infinity, which cannot be quantised", help=help)
-        top = np.float32(LARGEST[form.codes])
+        top = np.float32(max(map(abs, form.table)) if form.table else LARGEST[form.codes])
         if form.scale == "float8_e8m0fnu":
             exponents = np.frexp(largest)[1] - np.frexp(top)[1]
             scales = np.ldexp(np.float32(1), np.clip(exponents, -127, 127)).astype(np.float32)
@@ -226,7 +229,10 @@ class Rounded:
             return scales.astype(numpy_dtype(form.scale))
         codes = blocks / scales[..., :, None, :, None]
         codes = np.clip(codes, -top, top)
-        if DTYPES[form.codes].kind == "int":
+        if form.table:
+            table = np.array(form.table, np.float32)
+            codes = np.searchsorted((table[1:] + table[:-1]) / 2, codes)
+        elif DTYPES[form.codes].kind == "int":
             codes = np.rint(codes)
         codes = codes.reshape(padded.shape)[..., : values.shape[-2], : values.shape[-1]]
         return np.ascontiguousarray(codes).astype(numpy_dtype(form.codes))

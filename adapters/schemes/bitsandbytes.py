@@ -22,7 +22,7 @@ from bringup.adapters.schemes.scheme import Modules, Scheme, Stored, StoredMatri
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.unquantized import UnquantizedModules
 from bringup.graphs.core.axes import Axes
-from bringup.graphs.core.form import WHOLE, Form, count
+from bringup.graphs.core.form import NF4, WHOLE, Form, count
 from bringup.spec import DTYPES, TensorInfo
 
 if TYPE_CHECKING:
@@ -32,15 +32,11 @@ BLOCK = 64  # default number of values that share a scale
 BLOCKS = (64, 128, 256, 512, 1024, 2048, 4096, 32)
 LARGEST = 127  # the int8 code of a row's largest magnitude
 
-# bitsandbytes/functional.py, `get_4bit_type`. nf4: quantiles of a normal distribution.
+# bitsandbytes/functional.py, `get_4bit_type`.
 TABLES = {
-    "nf4": (
-        -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
-        -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634,
-        0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
-    ),
+    "nf4": NF4,
     "fp4": tuple(sign * value / 12 for sign in (1, -1) for value in (0, 0.0625, 8, 12, 4, 6, 2, 3)),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,14 @@
 """The published formats of weights that are quantised while they are loaded: tensors, and `quantization_config`.
 
 Sources: the package compressed-tensors 0.20 (`compressors/`, `quantization/quant_config.py`), which llm-compressor and
-transformers use, for int8, int4, fp8 and mxfp4; DeepSeek-V3's README_WEIGHTS.md and transformers'
-`FineGrainedFP8Config` for fp8 in blocks.
+transformers use, for int8, int4, fp8 and mxfp4; bitsandbytes 0.50 (`QuantState.as_dict` of functional.py) for nf4;
+DeepSeek-V3's README_WEIGHTS.md and transformers' `FineGrainedFP8Config` for fp8 in blocks.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 HALF = 8  # the code of 0 in words of unsigned 4-bit codes
 EACH = 8  # codes in a word
+STATE = "weight.quant_state.bitsandbytes__nf4"
 Parts = Mapping[str, tuple[str, Shape]]
 
 
@@ -46,6 +49,8 @@ def published_form(recipe: Recipe) -> PublishedForm:
         return _blocks(recipe)
     if recipe.name == "mxfp4":
         return _mxfp4(recipe)
+    if recipe.name == "nf4":
+        return _nf4(recipe)
     return _int4(recipe)
 
 
@@ -118,6 +123,41 @@ def _mxfp4(recipe: Recipe) -> PublishedForm:
 
     weights = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": recipe.along}
     return PublishedForm(parts, arrays, lambda names: _compressed("mxfp4-pack-quantized", weights, names))
+
+
+def _nf4(recipe: Recipe) -> PublishedForm:
+    def parts(shape: Shape) -> Parts:
+        values = math.prod(shape)
+        return {
+            "weight": ("uint8", (values // 2, 1)),
+            "weight.absmax": ("float32", (values // recipe.along,)),
+            "weight.quant_map": ("float32", (len(recipe.table),)),
+            STATE: ("uint8", (len(state(shape)),)),
+        }
+
+    def state(shape: Shape) -> bytes:
+        words = {"quant_type": recipe.name, "blocksize": recipe.along, "dtype": "float32", "shape": [*shape]}
+        return json.dumps(words).encode()
+
+    def arrays(codes: np.ndarray, scales: np.ndarray) -> Mapping[str, np.ndarray]:
+        import numpy as np
+
+        flat = codes.astype(np.uint8).reshape(-1, 2)
+        return {
+            "weight": flat[:, :1] << 4 | flat[:, 1:],
+            "weight.absmax": scales.reshape(-1),
+            "weight.quant_map": np.array(recipe.table, np.float32),
+            STATE: np.frombuffer(state(codes.shape), np.uint8),
+        }
+
+    def words(names: Sequence[str]) -> Mapping[str, Any]:
+        return {
+            "quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": False, "bnb_4bit_quant_type": "nf4",
+            "bnb_4bit_use_double_quant": False, "bnb_4bit_compute_dtype": "float32",
+            "llm_int8_skip_modules": [*names],
+        }  # fmt: skip
+
+    return PublishedForm(parts, arrays, words)
 
 
 def _compressed(format: str, weights: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:

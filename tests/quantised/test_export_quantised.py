@@ -1,13 +1,14 @@
 """Weights quantised as they are loaded, written in a published format: what is read back is what was loaded.
 
 Oracles: the job's own values, which test_quantise.py compares with numbers rounded one by one; transformers 5.23 with
-compressed-tensors 0.20, which load the same files.
+compressed-tensors 0.20 and bitsandbytes 0.50, which load the same files.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -72,8 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.mark.parametrize("family", CASES)
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(("recipe", "family"), [*product(RECIPES, CASES), ("nf4", "llama"), ("nf4", "mixtral")])
 def test_the_values_come_back(recipe: str, family: str, folder: Path, tmp_path: Path) -> None:
     """Bit for bit; the file says the same of which matrices are quantised, and a check of values passes it."""
     job = open_job(checkpoint=str(folder / family), options=GraphOptions(quantize=recipe))
@@ -99,7 +99,7 @@ def test_transformers_computes_the_same(recipe: str, folder: Path, tmp_path: Pat
     assert_same_logits(job, official(tmp_path / "out", quantization_config=config(dequantize=True)))
 
 
-@pytest.mark.parametrize("recipe", ["int8", "int4-g32", "fp8", "fp8-block"])
+@pytest.mark.parametrize("recipe", ["int8", "int4-g32", "fp8", "fp8-block", "nf4"])
 def test_transformers_reads_it_without_settings(recipe: str, folder: Path, tmp_path: Path) -> None:
     """`from_pretrained` alone, which keeps weights as stored: the format is that which the config states. mxfp4 is left
     out, because compressed-tensors multiplies it in bfloat16, which a model in float32 cannot."""

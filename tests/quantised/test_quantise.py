@@ -1,4 +1,4 @@
-"""Weights quantised as they are loaded, against numbers that are rounded one by one."""
+"""Weights quantised as they are loaded, against numbers that are rounded one by one, and bitsandbytes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
+from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 
 from bringup.adapters.algebra.expr import Expr, S, stack
 from bringup.adapters.apply.materialise import fill_region, materialise
@@ -19,12 +21,15 @@ from bringup.diagnostics import BringupError
 from bringup.graphs.core.module import Param
 from tests.adapters.layouts import declare
 
-RECIPES = ("int8", "int4-g32", "fp8", "fp8-block", "mxfp4")
+RECIPES = ("int8", "int4-g32", "fp8", "fp8-block", "mxfp4", "nf4")
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # OCP Microscaling Formats 1.0, table 5
 
 
 def rounded(matrix: np.ndarray, name: str) -> np.ndarray:
     """[out, in] by blocks, each number by itself."""
+    if name == "nf4":
+        codes, state = quantize_4bit(torch.from_numpy(matrix.astype(np.float32)), quant_type="nf4")
+        return dequantize_4bit(codes, state).numpy()
     block = {"int8": (1, 0), "fp8": (1, 0), "fp8-block": (128, 128), "mxfp4": (1, 32), "int4-g32": (1, 32)}[name]
     rows, columns = (of or size for of, size in zip(block, matrix.shape, strict=True))
     result = np.empty(matrix.shape, np.float32)
@@ -60,11 +65,11 @@ def random(*shape: int) -> np.ndarray:
 @pytest.mark.parametrize("name", RECIPES)
 def test_as_it_is_and_transposed(name: str) -> None:
     """The published [in, out] of GPT-2 is rounded along what products sum over, too."""
-    for stored, array in (("out in", random(200, 160)), ("in out", random(160, 200))):
+    for stored, array in (("out in", random(200, 192)), ("in out", random(192, 200))):
         table = Adapter("test")
         table["x"] = S("w", stored)
         checkpoint = dict_checkpoint({"w": array}, {})
-        plan = make_plan(declare(x=Param("out in", out=200, **{"in": 160})), table, checkpoint.headers)
+        plan = make_plan(declare(x=Param("out in", out=200, **{"in": 192})), table, checkpoint.headers)
         found = quantise(plan, recipe_of(name), ["x"])
         assert (found.names, found.left) == (("x",), {})
         ours = materialise(found.plan, checkpoint)["x"]

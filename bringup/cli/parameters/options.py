@@ -89,7 +89,7 @@ def weights_option(command: Command) -> Command:
 
 def quantize_option(command: Command) -> Command:
     """`--quantize`, for commands that compile."""
-    help = "Quantise float weights while they are loaded: int8, int4-gN (groups of N), fp8, fp8-block or mxfp4."
+    help = "Quantise float weights while they are loaded: int8, int4-gN (groups of N), fp8, fp8-block, mxfp4 or nf4."
     return click.option("--quantize", metavar="RECIPE", default=None, help=help)(command)
 
 

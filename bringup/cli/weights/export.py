@@ -32,8 +32,8 @@ def command(with_dropped: str | None, out: Path, force: bool, **named: Unpack[Na
     rules round values or have no inverse, the command fails and lists them.
 
     With --quantize, and for a bundle that was compiled with it, matrices are written as codes and scales in a published
-    format: int8, int4, mxfp4 and fp8 with a scale for each row in that of compressed-tensors, fp8 in blocks in that of
-    DeepSeek.
+    format: int8, int4, mxfp4 and fp8 with a scale for each row in that of compressed-tensors, nf4 in that of
+    bitsandbytes, fp8 in blocks in that of DeepSeek.
     """
     from bringup.adapters.sources.open_checkpoint import open_checkpoint
     from bringup.compile.bundle.folder import bundle_of
