@@ -220,7 +220,7 @@ def _is_words(value: Any) -> bool:
 
 
 def _is_rows(value: Any) -> bool:
-    lists = [*cast("dict[str, Any]", value).values()] if isinstance(value, dict) else [value or []]
+    lists: list[Any] = [*cast("dict[str, Any]", value).values()] if isinstance(value, dict) else [value or []]
     return all(isinstance(rows, list) and _is_layers(rows) and _differ(cast("list[int]", rows)) for rows in lists)
 
 

@@ -25,8 +25,8 @@ class Loaded:
     """`copies` are tensors of the base, by its names, that the adapter's files also contain.
 
     `heads` are tied heads with the values of an embedding, by the embedding's name in the base. `transposed` are
-    tensors with the values of another one, transposed. `base` is the one that the files were read for. `trained` are the values
-    that replace tensors of the base, by its names.
+    tensors with the values of another one, transposed. `base` is the one that the files were read for. `trained` are
+    the values that replace tensors of the base, by its names.
     """
 
     files: LoraFiles

@@ -66,8 +66,9 @@ def _located(finding: Diagnostic, file: str, place: str) -> Diagnostic:
         text = f"{place} {text.removeprefix('config ')}"
     else:
         text = f"in {place}, {text.removeprefix('config ')}"
-    if finding.code == "BU120":  # --allow-config is for the keys of the graph
-        help = f"{help.partition('read it in')[0]}if it does not affect the weights, remove it from {file}"
+    if "--allow-config" in help:  # which is for the keys of the graph
+        start = help.partition("read it in")[0] if finding.code == "BU120" else ""
+        help = f"{start}if it does not affect the weights, remove it from {file}"
     return replace(finding, message=text, help=help)
 
 
