@@ -99,7 +99,7 @@ class Gemma4Config(DecoderConfig):
         )
 
 
-def _parts(fields: Fields, unified: bool) -> dict[str, int]:
+def _parts(fields: Fields, unified: bool) -> dict[str, Any]:
     """The sizes of what only some models have; transformers' class of the unified one has none of it."""
     if unified:
         fields.only("hidden_size_per_layer_input", 0, None)
@@ -110,7 +110,7 @@ def _parts(fields: Fields, unified: bool) -> dict[str, int]:
     return {"input_width": width, "input_vocab": vocab, **_experts(fields, routed)}
 
 
-def _experts(fields: Fields, routed: bool) -> dict[str, int]:
+def _experts(fields: Fields, routed: bool) -> dict[str, Any]:
     keys = ("num_experts", "top_k_experts", "moe_intermediate_size")
     if not routed:
         for key in keys:

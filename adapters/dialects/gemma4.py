@@ -156,9 +156,9 @@ def _widths(hyper: Hyperparameters) -> dict[str, Any]:
     """The width of the MLP; that of layers that share keys and values may be twice as large."""
     own = hyper.values
     stated = own.get("feed_forward_length")
-    if not isinstance(stated, list) or len(stated) != own["block_count"]:
+    widths = cast("list[object]", stated if isinstance(stated, list) else [])
+    if not widths or len(widths) != own["block_count"]:
         return {"intermediate_size": stated}
-    widths = cast("list[object]", stated)
     width, count = widths[0], _with_keys(range(len(widths)), hyper)
     wide = widths[-1] != width
     last = 2 * width if wide and isinstance(width, int) else width

@@ -233,8 +233,7 @@ def open_model(checkpoint: Checkpoint, config: Mapping[str, Any], parts: Contain
     if missing := sorted(loading["missing_keys"]):
         raise _unknown(config, f"it finds no `{missing[0]}` in the checkpoint ({len(missing)} are missing)")
     if ignored := sorted(name for name in loading["unexpected_keys"] if name in parts):
-        why = f"it ignores `{ignored[0]}`, a part of a quantised weight ({len(ignored)} such tensors)"
-        raise _unknown(config, why)
+        raise _unknown(config, f"it ignores `{ignored[0]}`, a part of a quantised weight ({len(ignored)} such tensors)")
     return model.eval()
 
 
@@ -243,9 +242,8 @@ def _loaded(checkpoint: Checkpoint, config: Mapping[str, Any], **options: Any) -
     import transformers
     from huggingface_hub.errors import StrictDataclassError
 
-    load: Any = getattr(
-        transformers, f"AutoModelFor{'ImageTextToText' if _sees(config) else 'CausalLM'}"
-    ).from_pretrained
+    kind = "ImageTextToText" if _sees(config) else "CausalLM"
+    load: Any = getattr(transformers, f"AutoModelFor{kind}").from_pretrained
     path = Path(checkpoint.provenance.get("path", ""))
     if dict(config) != dict(checkpoint.config) or checkpoint.format != "gguf":
         options["config"] = known_config(config)
