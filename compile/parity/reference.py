@@ -234,8 +234,7 @@ def open_model(checkpoint: Checkpoint, config: Mapping[str, Any], parts: Contain
     if missing := sorted(loading["missing_keys"]):
         raise _unknown(config, f"it finds no `{missing[0]}` in the checkpoint ({len(missing)} are missing)")
     if ignored := sorted(name for name in loading["unexpected_keys"] if name in parts):
-        why = f"it ignores `{ignored[0]}`, a part of a quantised weight ({len(ignored)} such tensors)"
-        raise _unknown(config, why)
+        raise _unknown(config, f"it ignores `{ignored[0]}`, a part of a quantised weight ({len(ignored)} such tensors)")
     return model.eval()
 
 
