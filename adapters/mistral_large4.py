@@ -50,7 +50,8 @@ def adapter(config: MistralLarge4Config) -> Adapter:
     add_indexer(modules, config)
     modules[f"model.{ATTENTION}indexer.q_input_norm.{{p:weight|bias}}"] = S(ATTENTION + "indexer.q_input_norm.{p}")
     for part in ("", "indexer."):
-        modules[f"model.{ATTENTION}{part}growth.{{p:scale|bias}}"] = S(f"{ATTENTION}{part}softmax_scaling.{{p}}")
+        for name, stored in (("scale", "scale"), ("offset", "bias")):
+            modules[f"model.{ATTENTION}{part}growth.{name}"] = S(f"{ATTENTION}{part}softmax_scaling.{stored}")
     modules["model.rotary.alpha"] = S("rotary_emb.alpha")
     published = modules.with_(names=PUBLISHED)
     rules = [_either(*pair, config) for pair in zip(modules.rules, published.rules, strict=True)]

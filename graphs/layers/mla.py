@@ -101,12 +101,12 @@ class LatentAttention(Module):
         """The row of each token for the cache [N, 1, r]: its latent, and the key that rotates if there is one."""
         import torch
 
-        row_N1r = self.kv_a_proj_with_mqa(x_Nm)[:, None]
+        row_Nr = self.kv_a_proj_with_mqa(x_Nm)
         if not self.p:
-            return self.kv_a_layernorm(row_N1r)
-        latent_N1c, turned_N1p = row_N1r.split([self.c, self.p], -1)
-        turned_N1p = rope(turned_N1p, cos, sin, interleaved=self.interleaved)
-        return torch.cat((self.kv_a_layernorm(latent_N1c), turned_N1p), -1)
+            return self.kv_a_layernorm(row_Nr)[:, None]
+        latent_Nc, turned_Np = row_Nr.split([self.c, self.p], -1)
+        turned_N1p = rope(turned_Np[:, None], cos, sin, interleaved=self.interleaved)
+        return torch.cat((self.kv_a_layernorm(latent_Nc)[:, None], turned_N1p), -1)
 
     def _mixed(self, q_NHn: Tensor, q_NHp: Tensor | None, step: Step, selected_NL: Tensor | None) -> Tensor:
         """The attention output of each head [N, H, v]. LoRAs of both matrices are additional rows (`latent_lora`)."""

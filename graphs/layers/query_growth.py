@@ -29,16 +29,16 @@ class QueryGrowth(Module):
 
 
 class LearnedGrowth(Module):
-    """q · (scale · log(position + 1) + bias), with a learned scale and bias of each head (Nakanishi 2025, arXiv
+    """q · (scale · log(position + 1) + offset), with a learned scale and offset of each head (Nakanishi 2025, arXiv
     2501.19399). `axis` is the name of the heads' axis. Computed in float32.
     """
 
     def __init__(self, axis: str, heads: int) -> None:
         super().__init__()
         self.scale = Param(axis, {axis: heads})
-        self.bias = Param(axis, {axis: heads})
+        self.offset = Param(axis, {axis: heads})
 
     def forward(self, q_NHd: Tensor, step: Step) -> Tensor:
         log_N1 = (step.positions + 1).float().log()[:, None]
-        growth_NH = log_N1 * self.scale.float() + self.bias.float()
+        growth_NH = log_N1 * self.scale.float() + self.offset.float()
         return (q_NHd.float() * growth_NH[..., None]).to(q_NHd.dtype)

@@ -187,7 +187,6 @@ ALIASES = [
     ("glm_moe_dsa", "num_local_experts", "n_routed_experts"),
     ("granitemoehybrid", "layers_block_type", "layer_types"),
     ("mistral4", "num_local_experts", "n_routed_experts"),
-    ("mistral_large4_text", "num_local_experts", "n_routed_experts"),
     ("nemotron_h", "layer_types", "layers_block_type"),
     ("nemotron_h", "num_local_experts", "n_routed_experts"),
 ]

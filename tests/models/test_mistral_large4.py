@@ -66,11 +66,12 @@ GIVEN: dict[str, Any] = {
 
 
 def write(name: str, folder: Path, dtype: str = "float32") -> family.Written:
-    """With small factors of the growth: at 1, attention to one key alone would amplify the rounding of float32."""
+    """With positive growth below 1: large factors leave one key to each query, which amplifies rounding."""
     file = parity.save_checkpoint(CASES[name], folder, dtype) / "model.safetensors"
     tensors = load_file(file)
-    scaled = {key: tensor / 10 for key, tensor in tensors.items() if key.endswith("ssmax_scaling.s")}
-    save_file(tensors | scaled, file, {"format": "pt"})
+    tensors |= {key: tensor / 10 for key, tensor in tensors.items() if key.endswith("ssmax_scaling.s")}
+    tensors |= {key: tensor / 2 + 0.5 for key, tensor in tensors.items() if key.endswith("ssmax_scaling.b")}
+    save_file(tensors, file, {"format": "pt"})
     return family.Written(folder, folder)
 
 
@@ -83,6 +84,12 @@ def test_keys_that_are_absent(keys: dict[str, Any]) -> None:
     assert (ours.growth, ours.q_rank, ours.logit_cap, ours.rope.factor) == (None, None, 30.0, 2048.0)
     outer = json.loads(MistralLarge4Config(text_config=GIVEN | keys).to_json_string(use_diff=False))
     assert OurConfig.from_hf(outer) == ours
+
+
+@pytest.mark.parametrize("alias", ["num_experts", "num_local_experts"])
+def test_other_names_of_the_number_of_experts(alias: str) -> None:
+    assert MistralLarge4TextConfig(**GIVEN, **{alias: 64}).n_routed_experts == 64
+    assert OurConfig.from_hf(GIVEN | {alias: 64}) == OurConfig.from_hf(GIVEN | {"n_routed_experts": 64})
 
 
 def test_the_head_is_tied_by_the_outer_key() -> None:
