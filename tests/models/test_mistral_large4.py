@@ -66,11 +66,11 @@ GIVEN: dict[str, Any] = {
 
 
 def write(name: str, folder: Path, dtype: str = "float32") -> family.Written:
-    """With growth near 1, as before training: large factors leave one key to each query, which amplifies rounding."""
+    """With positive growth below 1: large factors leave one key to each query, which amplifies rounding."""
     file = parity.save_checkpoint(CASES[name], folder, dtype) / "model.safetensors"
     tensors = load_file(file)
     tensors |= {key: tensor / 10 for key, tensor in tensors.items() if key.endswith("ssmax_scaling.s")}
-    tensors |= {key: tensor + 1 for key, tensor in tensors.items() if key.endswith("ssmax_scaling.b")}
+    tensors |= {key: tensor / 2 + 0.5 for key, tensor in tensors.items() if key.endswith("ssmax_scaling.b")}
     save_file(tensors, file, {"format": "pt"})
     return family.Written(folder, folder)
 
