@@ -99,6 +99,6 @@ def test_only_files_of_the_folder_are_read(tmp_path: Path, stated: object) -> No
 
 def test_each_key_of_a_table_is_a_question() -> None:
     found = draft(checkpoint(tensors(), **OWN, attn_config={"clip": 8.0, "dtype": None}))
-    questions = [question.text for question in found.questions if "attn_config" in question.text]
-    assert [text.partition(":")[0] for text in questions] == ["`attn_config.clip` is 8.0"]
+    texts = [question.text for question in found.questions if "attn_config" in question.text]
+    assert [text.partition(":")[0] for text in texts] == ["`attn_config.clip` is 8.0"]
     assert 'table = fields.inner("attn_config")' in found.files["wombat_graph.py"]
