@@ -78,18 +78,29 @@ def misfit(target: str, found: Trained, base: Base) -> Diagnostic | None:
     info, whole = found.info, base.tensors[target]
     shape = (len(found.rows), *whole.shape[1:]) if found.rows else whole.shape
     beyond = [row for row in found.rows if row >= whole.shape[0]]
-    at = {"sources": (info.name,), "file": str(info.file or ""), "tensor": info.name}
-    if info.dtype not in FLOATS:
-        message = f"`{info.name}` is stored as {info.dtype}, and only floats are merged"
-        return Diagnostic(code="BU161", message=message, help="save the adapter again in floats", **at)
-    if info.shape == shape and not beyond:
+    floats = info.dtype in FLOATS
+    if floats and info.shape == shape and not beyond:
         return None
-    message = f"`{info.name}` has shape {list(info.shape)}; for `{target}` of this base it is {list(shape)}"
-    if beyond:
-        message = f"`trainable_token_indices` has {beyond[0]}, and `{target}` of this base has {whole.shape[0]} rows"
     help = "the base was resized before training, or is another: use the base that the adapter was trained on"
-    sizes = {"expected": str(list(shape)), "actual": str(list(info.shape))}
-    return Diagnostic(code="BU165", message=message, help=help, **sizes, **at)
+    if not floats:
+        message, help = (
+            f"`{info.name}` is stored as {info.dtype}, and only floats are merged",
+            "save it again in floats",
+        )
+    elif beyond:
+        message = f"`trainable_token_indices` has {beyond[0]}, and `{target}` of this base has {whole.shape[0]} rows"
+    else:
+        message = f"`{info.name}` has shape {list(info.shape)}; for `{target}` of this base it is {list(shape)}"
+    return Diagnostic(
+        code="BU165" if floats else "BU161",
+        message=message,
+        help=help,
+        expected=str(list(shape)),
+        actual=str(list(info.shape)),
+        sources=(info.name,),
+        file=str(info.file or ""),
+        tensor=info.name,
+    )
 
 
 def absent(config: LoraConfig, targets: Iterable[str]) -> list[Diagnostic]:
