@@ -121,7 +121,7 @@ def meaning_of(parts: Mapping[str, Part]) -> Meaning:
         rest = [text for text in _router(rest, part, meaning)]
         rest = [text for text in model_of(rest, part, meaning)]
         rest = [text for text in experts_of(rest, part, meaning)]
-        if rest and (set(rest) <= _sinks() or {_plain(text) for text in rest} == SINK_FACTOR):
+        if rest and (set(rest) <= _sinks() or frozenset(map(_plain, rest)) == SINK_FACTOR):
             meaning.sinks, rest = True, []
         rest = [text for text in rest if not _shown(text, part)]
         fixed = [name for name, text in part.attributes.items() if _fixed(text, meaning.eps)]
