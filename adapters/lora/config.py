@@ -172,9 +172,9 @@ def _several(value: Any) -> tuple[Any, ...]:
     return () if value is None else tuple(cast("list[Any]", value)) if isinstance(value, list) else (value,)
 
 
-def _tokens(value: Any) -> Mapping[str, Sequence[int]]:
+def _tokens(value: Any) -> Mapping[str, Any]:
     """Rows of the embedding (""), or of modules by the ends of their names."""
-    return value if isinstance(value, dict) else {"": value}
+    return cast("_Words", value) if isinstance(value, dict) else {"": value}
 
 
 def _trains_biases(words: Mapping[str, Any]) -> bool:
@@ -220,8 +220,13 @@ def _is_words(value: Any) -> bool:
 
 
 def _is_rows(value: Any) -> bool:
-    lists = [*value.values()] if isinstance(value, dict) else [value or []]
-    return all(isinstance(rows, list) and _is_layers(rows) and len({*rows}) == len(rows) for rows in lists)
+    """Whether it is a list of different numbers, or several by names of modules."""
+    lists: list[Any] = [*_tokens(value or []).values()]
+    return all(isinstance(rows, list) and _is_layers(rows) and _differ(cast("list[int]", rows)) for rows in lists)
+
+
+def _differ(numbers: Sequence[int]) -> bool:
+    return len({*numbers}) == len(numbers)
 
 
 def _is_list(value: Any) -> bool:
