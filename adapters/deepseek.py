@@ -1,4 +1,4 @@
-"""What the checkpoints of DeepSeek, GLM-5 and Mistral 4 have in common: one tensor for each matrix of each expert."""
+"""The tensors of DeepSeek, GLM-5, Mistral 4 and Mistral Large 4: one for each matrix of each expert."""
 
 from __future__ import annotations
 

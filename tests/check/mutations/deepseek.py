@@ -33,7 +33,7 @@ def shared_expert(trial: Trial) -> None:
 
 def values_first(trial: Trial) -> None:
     """Keys and values of a head in the other order; their sizes are equal."""
-    _edit_table(trial, 'zip("kv", "nv", parts, strict=True)', 'zip("kv", "nv", reversed(parts), strict=True)')
+    _edit_table(trial, 'zip(both.split("x", n, v)', 'zip(reversed(both.split("x", n, v))')
 
 
 def values_first_in_tensors(trial: Trial) -> None:
