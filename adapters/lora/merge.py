@@ -35,13 +35,14 @@ def delta(factors: Sequence[LowRank], arrays: Mapping[str, np.ndarray]) -> np.nd
 def scale_rows(total: np.ndarray, factor: LowRank, magnitudes: np.ndarray, has_one: np.ndarray) -> None:
     """Scales rows of W + ΔW, float32, in place: m · (W + ΔW) / ‖W + ΔW‖ (arXiv 2402.09353, equation 5).
 
-    `magnitudes` and `has_one`, which is false for rows without a magnitude, have the axes of `placed` and `given`.
+    `magnitudes` and `has_one`, which is false for rows without a magnitude, have the axes of `placed` and `given`. A
+    row of zeros has no direction, and is unchanged.
     """
     import numpy as np
 
     norms = np.sqrt(np.square(total, dtype=np.float64).sum(axis=factor.summed, keepdims=True))
     order = np.argsort((*factor.placed, *factor.given))
     of_rows, rows = (array.transpose(order).reshape(norms.shape) for array in (magnitudes, has_one))
-    with np.errstate(divide="ignore", invalid="ignore"):  # a row of zeros has no direction
-        gains = np.where(rows, of_rows / norms, 1)
+    gains = np.ones_like(norms)
+    np.divide(of_rows, norms, out=gains, where=rows & (norms > 0))
     total *= gains.astype(np.float32)

@@ -95,7 +95,7 @@ def _half(folder: Folder) -> None:
     del folder.tensors[f"{STEM}1.self_attn.v_proj.lora_B.weight"]
 
 
-def _turned(folder: Folder) -> None:
+def _transposed(folder: Folder) -> None:
     folder.each("lora_A.weight", np.transpose)
 
 
@@ -180,7 +180,7 @@ BROKEN = (
     Broken("The config states no rank", "BU160", _without("r")),
     Broken("The config states no alpha", "BU160", _without("lora_alpha")),
     Broken("Alpha is a text", "BU160", _word("lora_alpha", "sixteen")),
-    Broken("A is stored transposed", "BU164", _turned),
+    Broken("A is stored transposed", "BU164", _transposed),
     Broken("A of one module has twice the inputs", "BU165", _wider),
     Broken("A magnitude of DoRA is missing", "BU163", _dora),
     Broken("The method is VeRA", "BU161", _word("peft_type", "VERA")),
