@@ -23,9 +23,9 @@ def test_pairs_turn_as_complex_numbers(interleaved: bool, size: int, pairs: int)
     rotated = rope(x, angle.cos(), angle.sin(), interleaved=interleaved)
     for i in range(pairs):
         a, b = (2 * i, 2 * i + 1) if interleaved else (i, i + pairs)
-        turned = torch.complex(x[..., a], x[..., b]) * torch.polar(torch.ones(N, 1), angle[:, i : i + 1])
-        assert torch.allclose(rotated[..., a], turned.real, atol=1e-5)
-        assert torch.allclose(rotated[..., b], turned.imag, atol=1e-5)
+        expected = torch.complex(x[..., a], x[..., b]) * torch.polar(torch.ones(N, 1), angle[:, i : i + 1])
+        assert torch.allclose(rotated[..., a], expected.real, atol=1e-5)
+        assert torch.allclose(rotated[..., b], expected.imag, atol=1e-5)
     assert torch.equal(rotated[..., 2 * pairs :], x[..., 2 * pairs :])
 
 
