@@ -10,7 +10,7 @@ import pytest
 FOLDERS = (
     "adapters", "check", "cli", "codes", "convert", "draft", "flagships", "hostile", "kernels", "llvm", "quantised",
 )  # fmt: skip
-FEW = 4  # cases of a test, the first and the last among them
+FEW = 3  # cases of a test, the first and the last among them
 
 
 def mark_the_others(items: list[pytest.Item], root: Path) -> None:
