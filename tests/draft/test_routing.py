@@ -32,6 +32,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "num_shared_experts": 2,
         "n_group": 4, "topk_group": 2, "sliding_window": 32, "num_hidden_layers": 4,
     }),
+    # Names of the checkpoint for which `conversion_mapping.py` has those of the modules.
+    "renamed bias and shared expert": ("hy_v3", {
+        "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 8,
+        "first_k_dense_replace": 1,
+    }),
+    "renamed bias and norms, q, k and v in one": ("sarvam_moe", GROUPS),
 }  # fmt: skip
 QUESTION = "transformers' router computes sigmoid scores"
 

@@ -72,7 +72,7 @@ def qkv_slot(facts: Facts, tensors: Tensors) -> Slot:
 def blocks_of(facts: Facts, tensors: Tensors) -> tuple[int, str] | None:
     """The number of blocks of a tensor, and the order of q, k and v in each, by the code that splits its rows; None
     if it is not known."""
-    hints, sizes, name = facts.hints, facts.sizes, tensors.stem.rpartition(".")[2]
+    hints, sizes, name = facts.hints, facts.sizes, tensors.module.rpartition(".")[2]
     rows = (sizes.h + 2 * sizes.g) * sizes.d
     parts = [part for part in hints.parts.values() if name in part.attributes]
     found = [order_of(part, hints.values, name, rows, (sizes.h, sizes.g, sizes.d)) for part in parts]

@@ -1,8 +1,8 @@
 """Hints of installed libraries on an architecture, which a draft uses only after a proof.
 
-transformers: the configuration class (defaults of absent keys), `conversion_mapping.py` (the tensors that it merges,
-and their order) and the text of the modelling file (rope in pairs, the kind of norm). vLLM: `packed_modules_mapping` of
-the model's class, read from its source: vLLM itself is not imported.
+transformers: the configuration class (defaults of absent keys), `conversion_mapping.py` (`conversions`) and the text of
+the modelling file (rope in pairs, the kind of norm). vLLM: `packed_modules_mapping` of the model's class, read from its
+source: vLLM itself is not imported.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import ast
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
+from bringup.compile.draft.facts.conversions import PARTS, conversions_of
 from bringup.compile.draft.modelling.inert import alone_in, inert_keys, rejections
 from bringup.compile.draft.modelling.meaning import meaning_of
 from bringup.compile.draft.modelling.own_code import OwnCode, own_code
@@ -31,20 +32,23 @@ NO_WORDS: Mapping[str, Any] = {}
 @dataclass(slots=True)
 class Hints:
     """`defaults`: of absent keys of config.json, {} if unknown. `roles`: by a tensor's last word. `packed`: parts of
-    a fused tensor, in order, by its last word. `pairs`: whether rope rotates adjacent channels. `norm`: the class of
-    norms; `plain_norm`: that of norms without a weight, if all are; `eps`: their epsilon, if the code has it as a
-    number. `rope`: whether there is rope. `by_head`, `by_group`: whether the rows of one tensor of q, k and v are
-    read head by head, or key head by key head with the queries of each. `resolved`: the config with the keys that
-    transformers' class adds. `aliases`: config keys by the names that the code has for them. `quotients`: the two
-    keys of properties that the code reads. `meaning`: what the modelling code computes, None if unknown; `parts`: its
-    classes, and `values`: those of config keys in it. `inert`:
-    keys that nothing reads. `settled`: those that only choose statements, or the shapes of tensors. `statements` are
-    those of `code`: transformers, or a file of the checkpoint. `sources`: the origin of each, for people. `absent`: why
-    transformers gave none, and what to install; "" if it did."""
+    a fused tensor, in order, by its last word. `in_order`: the last words of tensors that have q, then k, then v.
+    `in_modules`: the name of a tensor in transformers' modules. `pairs`: whether rope rotates adjacent channels.
+    `norm`: the class of norms; `plain_norm`: that of norms without a weight, if all are; `eps`: their epsilon, if the
+    code has it as a number. `rope`: whether there is rope. `by_head`, `by_group`: whether the rows of one tensor of q,
+    k and v are read head by head, or key head by key head with the queries of each. `resolved`: the config with the
+    keys that transformers' class adds. `aliases`: config keys by the names that the code has for them. `quotients`: the
+    two keys of properties that the code reads. `meaning`: what the modelling code computes, None if unknown; `parts`:
+    its classes, and `values`: those of config keys in it. `inert`: keys that nothing reads. `settled`: those that only
+    choose statements, or the shapes of tensors. `statements` are those of `code`: transformers, or a file of the
+    checkpoint. `sources`: the origin of each, for people. `absent`: why transformers gave none, and what to install;
+    "" if it did."""
 
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
     roles: dict[str, str] = field(default_factory=dict[str, str])
     packed: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    in_order: frozenset[str] = frozenset()
+    in_modules: Callable[[str], str] = str
     pairs: bool | None = None
     norm: str | None = None
     plain_norm: str | None = None
@@ -101,7 +105,10 @@ def _from_transformers(hints: Hints, model_type: str, raw: Mapping[str, Any], ar
     if (file := modelling_file(model_type, architecture)) is not None:
         _read_text(hints, file.read_text("utf-8"), f"transformers' {file.name}")
     _read_meaning(hints, model_type, raw, architecture, kind)
-    _read_conversions(hints, model_type)
+    if found := conversions_of(model_type):
+        hints.roles |= found.roles
+        hints.in_order, hints.in_modules = found.in_order, found.in_modules
+        hints.sources.append("transformers' conversion_mapping.py: the names of its modules")
 
 
 def _from_own_code(hints: Hints, own: OwnCode) -> None:
@@ -191,43 +198,6 @@ def _norms(text: str) -> tuple[str | None, float | None]:
         return "PlainNorm", float(numbers.pop()) if len(numbers) == 1 else None
     means = any(" - " in block for block in blocks)
     return (None if means or not all("rsqrt(" in block for block in blocks) else "PlainRMSNorm"), None
-
-
-def _read_conversions(hints: Hints, model_type: str) -> None:
-    """`WeightConverter`s that merge two or three tensors: the first is the gate, or the queries."""
-    if find_spec("torch") is None:  # the table imports it
-        return
-    try:
-        from transformers import conversion_mapping
-    except ImportError:  # before transformers 5
-        return
-    found = cast("Iterable[Any]", cast("Any", conversion_mapping).get_checkpoint_conversion_mapping(model_type) or ())
-    before = len(hints.roles)
-    for each in found:
-        sources = [_last(pattern) for pattern in getattr(each, "source_patterns", ())]
-        targets = [_last(pattern) for pattern in getattr(each, "target_patterns", ())]
-        if len(targets) == 1 and (parts := PARTS.get(targets[0])) and len(parts) == len(sources):
-            hints.roles |= dict(zip(sources, parts, strict=True))
-        elif len(targets) == 1 and len(sources) == 1 and targets[0] in ROLES:
-            hints.roles[sources[0]] = ROLES[targets[0]]
-    if len(hints.roles) > before:
-        hints.sources.append("transformers' WeightConverter table: which tensors are merged")
-
-
-# Names of merged tensors, and of their parts, in both libraries.
-PARTS: Mapping[str, tuple[str, ...]] = {
-    "qkv_proj": ("q", "k", "v"),
-    "gate_up_proj": ("gate", "up"),
-    "gate_and_up_proj": ("gate", "up"),
-}
-ROLES = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "gate_proj": "gate", "up_proj": "up",
-         "down_proj": "down"}  # fmt: skip
-
-
-def _last(pattern: str) -> str:
-    """The last word of a pattern before `weight`."""
-    words = re.sub(r"\\|\$|\^", "", pattern).removesuffix(".weight").removesuffix(".bias").split(".")
-    return words[-1]
 
 
 def _from_vllm(hints: Hints, architecture: str) -> None:

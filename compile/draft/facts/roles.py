@@ -33,6 +33,7 @@ class Tensors:
 
     `names` are complete. `stem` is the name without its last word, `p` is weight or bias; `others` are roles that the
     shape permits too, if the name is not a known one. `last` is the name after the stem, such as `.weight` or `_bias`.
+    `module` is the stem of the name in transformers' modules, by which a role is recognised.
     """
 
     stem: str
@@ -42,6 +43,7 @@ class Tensors:
     role: str = ""
     others: list[str] = field(default_factory=list[str])
     last: str = ""
+    module: str = ""
 
     @property
     def pattern(self) -> str:
@@ -85,7 +87,7 @@ def roles_of(headers: Mapping[str, TensorInfo], sizes: Sizes, hints: Hints) -> R
     prefix = _prefix(headers)
     roles = Roles(prefix, {}, [], [])
     unsure: list[Tensors] = []
-    every = list(_by_name_pattern(_without_later_layers(headers, sizes, roles), prefix))
+    every = list(_by_name_pattern(_without_later_layers(headers, sizes, roles), prefix, hints))
     dense, roles.sparse = _dense(every, sizes, hints)
     for tensors in every:
         last = tensors.pattern.rpartition(".")[2]
@@ -133,13 +135,11 @@ def _prefix(headers: Mapping[str, TensorInfo]) -> str:
     return ""
 
 
-def _by_name_pattern(headers: Mapping[str, TensorInfo], prefix: str) -> Iterator[Tensors]:
+def _by_name_pattern(headers: Mapping[str, TensorInfo], prefix: str, hints: Hints) -> Iterator[Tensors]:
     """Tensors whose names differ in their numbers only, in the order of the file."""
     found: dict[tuple[str, Shape], Tensors] = {}
     for name, info in headers.items():
-        short = name.removeprefix(prefix)
-        letters = iter("LEABC")
-        pattern = re.sub(r"(?<=\.)\d+(?=\.)", lambda _, letters=letters: f"{{{next(letters, 'Z')}}}", short)
+        pattern = _without_numbers(name.removeprefix(prefix))
         stem, _, last = pattern.rpartition(".")
         p = last if last in ("weight", "bias") and stem else ""
         if stem and len(info.shape) == 1 and f"{name.rpartition('.')[0]}.weight" not in headers:
@@ -147,11 +147,19 @@ def _by_name_pattern(headers: Mapping[str, TensorInfo], prefix: str) -> Iterator
         if last.endswith("_bias") and name.removesuffix("_bias") in headers:
             stem, p = pattern.removesuffix("_bias"), "bias"
         stem = stem if p else pattern
-        tensors = found.setdefault(
-            (pattern, tuple(info.shape)), Tensors(stem, p, tuple(info.shape), [], last=pattern.removeprefix(stem))
-        )
+        last = pattern.removeprefix(stem)
+        tensors = found.setdefault((pattern, tuple(info.shape)), Tensors(stem, p, tuple(info.shape), [], last=last))
         tensors.names.append(name)
+    for tensors in found.values():
+        tensors.module = _without_numbers(hints.in_modules(tensors.names[0]).removeprefix(prefix))
+        tensors.module = tensors.module.removesuffix(tensors.last)
     yield from found.values()
+
+
+def _without_numbers(name: str) -> str:
+    """A name with a letter for each of its numbers: {L} for the first, {E} for the second."""
+    letters = iter("LEABC")
+    return re.sub(r"(?<=\.)\d+(?=\.)", lambda _: f"{{{next(letters, 'Z')}}}", name)
 
 
 def _without_later_layers(headers: Mapping[str, TensorInfo], sizes: Sizes, roles: Roles) -> Mapping[str, TensorInfo]:
@@ -185,7 +193,7 @@ def _dense(every: list[Tensors], sizes: Sizes, hints: Hints) -> tuple[set[str], 
 
 def _of_experts(tensors: Tensors, sizes: Sizes) -> bool:
     """Whether a tensor is of one routed expert, or of all."""
-    words = tensors.stem.split(".")
+    words = tensors.module.split(".")
     if not sizes.e or _place(words[:-1], words[-1]) is not MLP:
         return False
     return "{E}" in words or "experts" in words or (len(tensors.shape) == 3 and tensors.shape[0] == sizes.e)
@@ -193,8 +201,8 @@ def _of_experts(tensors: Tensors, sizes: Sizes) -> bool:
 
 def _by_name(tensors: Tensors, hints: Hints) -> str:
     """The role by a name, '' for an unknown one."""
-    words = [word for word in tensors.stem.split(".") if not word.startswith("{")]
-    if tensors.stem.endswith("norms.{E}"):  # one for each head
+    words = [word for word in tensors.module.split(".") if not word.startswith("{")]
+    if tensors.module.endswith("norms.{E}"):  # one for each head
         words = words[:-1]
     last = words[-1] if words else ""
     if not tensors.in_layers:
@@ -257,11 +265,11 @@ def _free(tensors: Tensors, sizes: Sizes, roles: Roles) -> list[str]:
     matrices, no other tensor is one of these.
     """
     place = (*ATTENTION, *MLP, *NORMS) if tensors.in_layers else ("embed", "norm", "head")
-    last = tensors.stem.rpartition(".")[2].lower()
+    last = tensors.module.rpartition(".")[2].lower()
     if twins := {other.role for other in roles.found.values() if other.stem == tensors.stem}:
         place = tuple(twins)
     elif tensors.in_layers and ("norm" in last or last.startswith("ln")):
-        place = ("q_norm", "k_norm", *NORMS) if _place(tensors.stem.split("."), last) is ATTENTION else tuple(NORMS)
+        place = ("q_norm", "k_norm", *NORMS) if _place(tensors.module.split("."), last) is ATTENTION else tuple(NORMS)
     taken = {part for merged, parts in MERGED.items() if roles.has(merged) for part in parts}
     taken |= {merged for merged, parts in MERGED.items() if any(roles.has(part) for part in parts)}
     possible = [role for role in place if tensors.p and role not in taken and (role, tensors.p) not in roles.found]

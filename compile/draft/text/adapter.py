@@ -101,7 +101,8 @@ def _questions(facts: Facts, slot: Slot, slots: Sequence[Slot]) -> Iterator[str]
 def _answered(facts: Facts, slot: Slot) -> bool:
     """Whether a hint decides between the remaining readings: the channel order of rope, the order of q, k and v."""
     if slot.tensors.role == "qkv":
-        in_order = facts.hints.meaning is not None and facts.hints.meaning.in_order
+        in_order = slot.tensors.module.rpartition(".")[2] in facts.hints.in_order
+        in_order |= facts.hints.meaning is not None and facts.hints.meaning.in_order
         return qkv_order(facts) or (in_order and slot.proved[0].meaning.startswith("q, then k, then v"))
     if slot.tensors.role.endswith("gate_up") and facts.hints.meaning and facts.hints.meaning.gate_first is not None:
         return slot.proved[0].meaning in ("the gate, then up", "up, then the gate")

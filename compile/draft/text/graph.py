@@ -222,8 +222,7 @@ def without_tensors(facts: Facts) -> list[str]:
     meaning, roles = facts.hints.meaning, facts.roles
     if meaning is None:
         return []
-    stems = [each.stem for each in (*roles.found.values(), *roles.rest)]
-    words = {word for stem in stems for word in stem.split(".")}
+    words = {word for each in (*roles.found.values(), *roles.rest) for word in each.module.split(".")}
     plain = facts.norms == "plain" and not roles.has("norm")  # every norm is one without a weight
     computed = {*meaning.norm_roles, "norm", meaning.embedding_norm, "q_norm", "k_norm"} if plain else set[str]()
     renamed = {name for name, role in (*meaning.norm_roles.items(), ("norm", "norm")) if roles.has(role)}
