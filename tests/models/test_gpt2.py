@@ -79,12 +79,12 @@ def test_every_setting_matters(name: str, setting: dict[str, Any], tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("target", "dtype"), [("torch", "float32"), ("cpu", "float32"), ("cpu", "bfloat16")])
-def test_gpt2_124m(target: str, dtype: str, tmp_path: Path, record_property) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gpt2_124m(dtype: str, tmp_path: Path, record_property) -> None:
     job = open_job("gpt2", "dummy", dtype=dtype)
     model = full_size(job).to(getattr(torch, dtype)).eval()
     tokens = parity.random_tokens(parity.PROMPT + parity.STEPS, model.config.vocab_size)
-    ours = parity.run_all(job, tokens, target, tmp_path / "bundle")
+    ours = parity.run_all(job, tokens, "cpu", tmp_path / "bundle")
     record_property("parity", str(parity.assert_near(ours, parity.logits_of(model, tokens), dtype)))
 
 

