@@ -20,7 +20,7 @@ from tests.kernels.tasks.attention import (
 )
 from tests.kernels.tasks.drawing import drawing, head
 from tests.kernels.tasks.lora import expanded, expert_shrunk, looked_up, shrunk, slots_of_blocks
-from tests.kernels.tasks.products import gated, in_float8, in_panels, product, quantised
+from tests.kernels.tasks.products import gated, in_float8, in_panels, of_experts, product, quantised
 from tests.kernels.tasks.recurrent import (
     convolved,
     decays_of_heads,
@@ -52,6 +52,8 @@ TASKS: dict[str, Callable[[], Task]] = {
     "linear_tile, bfloat16, 70 rows": lambda: product(70, 400, 16, "bfloat16"),
     "linear_tile, bfloat16, norm": lambda: product(5, 400, 16, "bfloat16", "rms"),
     "linear_tile, bfloat16, gated": lambda: gated(70, 16, "bfloat16"),
+    "linear_tile, bfloat16, experts": of_experts,
+    "linear_tile, float32, largest logits": lambda: head(2, 38, "float32"),
     "linear_specialised, bfloat16": lambda: in_panels(product(200, 400, 250, "bfloat16"), "hopper.linear_specialised"),
     "linear_specialised, bfloat16, gated": lambda: in_panels(gated(200, 100, "bfloat16"), "hopper.linear_specialised"),
     "linear_panels, bfloat16": lambda: in_panels(product(200, 400, 250, "bfloat16"), "linear_panels"),
@@ -110,5 +112,4 @@ TASKS: dict[str, Callable[[], Task]] = {
     "state_space, chunks": state_space_in_chunks,
     "state_space, chunks of 80 heads": decays_of_heads,
     "draw": lambda: drawing(3, 300, "float32"),
-    "draw, largest of a product": lambda: head(2, 38, "float32"),
 }
