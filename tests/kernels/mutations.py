@@ -40,8 +40,8 @@ def planted(task: str, capability: str, step: int = 1) -> Iterator[Planted]:
     seen, sound = built.run()
     assert seen.findings == []
     for digest, text in built.texts.items():
-        if "head_product" in task and built.compiled[digest].name != "head_product":
-            continue  # attention has tasks of its own
+        if built.task.kernel not in ("", built.compiled[digest].name):
+            continue
         for mutant in list(mutants(text))[::step]:
             seen, found = built.run({**built.texts, digest: mutant.text})
             wrong = [name for name, array in found.items() if not np.array_equal(array, sound[name])]

@@ -23,10 +23,10 @@ def attended(case: Case) -> Task:
     return Task(data.graph, data.buffers)
 
 
-def prompts() -> Task:
+def prompts(chunk: int | None = None) -> Task:
     """Attention of prompts on sm_90 with two multiprocessors: each program has two parts, of up to three tiles."""
-    case = Case(lengths=(300, 70), new=(140, 70), blocks=5, dtype="bfloat16", channels=64, heads=2, groups=1)
-    task = attended(case)
+    shape = {"blocks": 5, "dtype": "bfloat16", "channels": 64, "heads": 2, "groups": 1}
+    task = attended(Case(lengths=(300, 70), new=(140, 70), window=chunk, chunked=chunk is not None, **shape))
     with patch.dict(attention_calls.PANELS, {"sm_90": 2}):
         calls = calls_of(task.graph, task.graph.groups[0], "sm_90") or ()
     assert [(call.kernel.stem, call.grid) for call in calls] == [("hopper.attention_specialised", (2, 1, 1))]
@@ -45,11 +45,11 @@ def latent(lengths: Sequence[int], new: Sequence[int], dtype: str) -> Task:
     arrays |= step_of(lengths, new, blocks)
     arrays["out"] = np.zeros((sum(new), heads, v), NUMPY[dtype])
     settings = {"step_decode": max(new) == 1, "step_contiguous": False, "step_proposals": False, "scale": 0.1}
-    return Task(node_graph("latent_attention", arrays, settings), arrays)
+    return Task(node_graph("latent_attention", arrays, settings), arrays, kernel="head_product")
 
 
-def scores_of_keys(dtype: str) -> Task:
-    random, heads, channels, keys, new = np.random.default_rng(2), 5, 24, 64, (3, 2)
+def scores_of_keys(dtype: str, *, decode: bool = False) -> Task:
+    random, heads, channels, keys, new = np.random.default_rng(2), 5, 24, 64, (1, 1) if decode else (3, 2)
     arrays = {
         "q_NHD": random.standard_normal((sum(new), heads, channels)).astype(NUMPY[dtype]),
         "k_BLD": random.standard_normal((len(new), keys, channels)).astype(NUMPY[dtype]),
@@ -57,10 +57,8 @@ def scores_of_keys(dtype: str) -> Task:
         **step_of((20, 50), new, 1),
         "out": np.zeros((sum(new), keys), np.float32),
     }
-    return Task(
-        node_graph("index_scores", arrays, {"step_decode": False, "step_contiguous": False, "step_proposals": False}),
-        arrays,
-    )
+    settings = {"step_decode": decode, "step_contiguous": False, "step_proposals": False}
+    return Task(node_graph("index_scores", arrays, settings), arrays)
 
 
 def highest_keys() -> Task:

@@ -42,7 +42,8 @@ def head(rows: int, vocab: int, dtype: str) -> Task:
     (after,) = sampling_calls(dtype, rows, vocab, 1, filled=True)
     arguments = (Pointer("out") if each == Pointer(LOGITS) else each for each in after.arguments)
     calls = (*last, replace(after, arguments=tuple(arguments)))
-    return _drawn(graph.buffers, f.arrays, tuple(f.nodes), calls, [Draw(0.0, 1.0, 0.0)] * rows)
+    task = _drawn(graph.buffers, f.arrays, tuple(f.nodes), calls, [Draw(0.0, 1.0, 0.0)] * rows)
+    return replace(task, kernel=last[0].kernel.stem)
 
 
 def _drawn(

@@ -43,6 +43,17 @@ def gated(rows: int, inner: int, dtype: str) -> Task:
     return task_of(f, "out")
 
 
+def of_experts() -> Task:
+    """Blocks of five rows, each by the matrix of its expert."""
+    f, dtype, blocks, rows, experts, channels, columns = Function(), "bfloat16", 3, 5, 4, 400, 16
+    x = f.given("x", (blocks, rows, channels), dtype, "value")
+    weight = f.given("weight", (experts, columns, channels), dtype)
+    expert = f.array("expert", np.array([2, 0, 3]), "int64", "value")
+    settings = {"weight_eoi": weight, "bias_eo": f.given("bias", (experts, columns), dtype), "expert_B": expert}
+    f.node("bringup.expert_linear.default", {"out": ((blocks, rows, columns), dtype)}, x_BRi=x, **settings)
+    return task_of(f, "out")
+
+
 def in_panels(task: Task, stem: str) -> Task:
     """A product of more rows than a tile has, for sm_90 with one multiprocessor: its program has two wide tiles."""
     specialised = {"sm_90"} if stem == "hopper.linear_specialised" else set[str]()

@@ -45,14 +45,17 @@ def _rounded(f: Function, x: View, columns: int, scale: View | None = None) -> t
     return "codes", "scales"
 
 
-def routing() -> Task:
-    """Softmax, and the best experts of a token with their shares."""
-    f, rows, experts, count = Function(), 7, 64, 6
+def routing(experts: int = 64, groups: int = 0) -> Task:
+    """Softmax, and the best experts of a token with their shares; of the two best groups, if there are groups."""
+    f, rows, count = Function(), 7, 6
     scores = f.given("scores", (rows, experts), kind="value")
     shape = (rows, experts), "float32"
-    shares = f.node("aten.softmax.int", {"p": shape}, self=scores, dim=-1, dtype=None)
+    best = shares = f.node("aten.softmax.int", {"p": shape}, self=scores, dim=-1, dtype=None)
+    if groups:
+        settings = {"groups": groups, "topk_groups": 2, "best": 2}
+        best = f.node("bringup.keep_best_groups.default", {"k": shape}, scores_NE=shares, **settings)
     shapes = {"chosen": ((rows, count), "int64"), "weights": ((rows, count), "float32")}
-    f.node("bringup.top_experts.default", shapes, scores_NE=shares, count=count, by_NE=shares)
+    f.node("bringup.top_experts.default", shapes, scores_NE=shares, count=count, by_NE=best)
     return task_of(f, "chosen", "weights")
 
 

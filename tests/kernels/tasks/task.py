@@ -15,11 +15,15 @@ from tests.kernels.graphs import Function
 
 @dataclass(frozen=True)
 class Task:
-    """A graph of one group. `arrays` has what each buffer starts with, but for what the group gives."""
+    """A graph of one group. `arrays` has what each buffer starts with, but for what the group gives.
+
+    `kernel`: the only one of its kernels in which faults are planted, where the others have tasks of their own.
+    """
 
     graph: OpGraph
     arrays: Mapping[str, np.ndarray]
     calls: tuple[KernelCall, ...] = ()  # in place of those that are selected for the group
+    kernel: str = ""
 
 
 def task_of(f: Function, *names: str) -> Task:
