@@ -90,18 +90,26 @@ class Reference:
         return given.logits[0].float().numpy()
 
     def observe(self, tokens: list[int]) -> Observed:
-        """Logits and activations of one forward pass, which remain when the model is freed."""
+        """Logits and activations of one forward pass, which remain when the model is freed.
+
+        The first of equal scores are selected; the name states it if torch's `topk` selects others.
+        """
         import torch
+
+        from bringup.compile.parity.equal_scores import FirstOfEqual
 
         outputs: list[np.ndarray] = []
 
         def run() -> None:
             outputs.append(self._run(tokens))
 
-        with torch.no_grad():
+        with torch.no_grad(), FirstOfEqual() as selecting:
             seen = record(self.model, run)
+        name = self.name
+        if selecting.rows:
+            name += ", whose `topk` selects any of equal scores: compared with the first ones selected"
         return Observed(
-            self.name,
+            name,
             self.dtype,
             outputs[0],
             {name: array for name, array in seen.items() if array.ndim > 1 and len(array) == len(tokens)},
@@ -164,9 +172,11 @@ def record(model: Any, run: Any) -> dict[str, np.ndarray]:
     Float32 [T, …], in the order in which modules finish; of several outputs or inputs, the first float one. Further
     inputs with a row for each of the first, such as the experts that a router selects, are `NAME@input2` and so on;
     they may be integers. A leading batch axis of 1 is dropped. If a module runs more than once, its last run is
-    recorded.
+    recorded. torch's `topk` selects the first of equal scores.
     """
     import torch
+
+    from bringup.compile.parity.equal_scores import FirstOfEqual
 
     seen: dict[str, np.ndarray] = {}
 
@@ -199,7 +209,8 @@ def record(model: Any, run: Any) -> dict[str, np.ndarray]:
         module.register_forward_hook(watch(name), with_kwargs=True) for name, module in model.named_modules() if name
     ]
     try:
-        run()
+        with FirstOfEqual():
+            run()
     finally:
         for hook in hooks:
             hook.remove()
