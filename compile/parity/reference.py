@@ -18,6 +18,7 @@ from bringup.compile.bundle.weights_file import write_weights
 from bringup.compile.parity.owners import Owners, owners_in_transformers
 from bringup.compile.parity.padding_rows import restore_padding_rows
 from bringup.compile.parity.quantised import Rewritten, dequantising, rewritten_scales, with_floats, without_reference
+from bringup.compile.parity.rounding_cache import rounding_cache
 from bringup.compile.parity.time_steps import remove_time_step_bounds
 from bringup.diagnostics import BringupError, fail
 
@@ -138,32 +139,6 @@ class Observed:
     def activations(self, tokens: list[int]) -> dict[str, np.ndarray]:
         """Inputs and outputs of modules for a prefix of the tokens: float32 [len(tokens), …] by name."""
         return {name: array[: len(tokens)] for name, array in self.arrays.items()}
-
-
-def rounding_cache(config: Any, dtype: str) -> Any:
-    """An empty transformers cache, for a model of this config, that rounds its contents to a dtype.
-
-    Values beyond the range of the dtype saturate, as in `ops.kv_cache.write_cache`.
-    """
-    import torch
-    import transformers
-
-    stored = getattr(torch, dtype)
-    largest = torch.finfo(stored).max
-
-    def rounded(states: torch.Tensor) -> torch.Tensor:
-        return states.clamp(-largest, largest).to(stored).to(states.dtype)
-
-    class Rounding(transformers.DynamicCache):
-        def update(
-            self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
-        ) -> Any:
-            return super().update(rounded(key_states), rounded(value_states), layer_idx, *args, **kwargs)
-
-        def update_indexer(self, indexer_key_states: torch.Tensor, layer_idx: int) -> torch.Tensor:
-            return super().update_indexer(rounded(indexer_key_states), layer_idx)
-
-    return Rounding(config=config)
 
 
 def record(model: Any, run: Any) -> dict[str, np.ndarray]:
