@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from bringup.adapters.algebra.expr import S
 from bringup.adapters.lora.stacked import stacked
 from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.planning.expected_headers import published
@@ -125,11 +126,20 @@ def _read(
 
 
 def _alternatives(adapter: Adapter) -> Iterator[Adapter]:
-    """Tables of the names that rules with alternatives may read, except the last ones, which are the published."""
+    """Tables of the names that rules with alternatives may read, except the last ones, which are the published; and of
+    tied heads that the adapter drops, since they have the values of the embedding."""
     rules = [rule for rule in adapter.rules if isinstance(rule.expr, Tied) and not rule.expr.alike]
     for at in range(max((len(rule.every) for rule in rules), default=1) - 1):
         own = [replace(rule, expr=rule.every[at]) for rule in rules if at < len(rule.every) - 1]
         yield replace(adapter, rules=own, _renamed_rules={})
+    ties = [rule for rule in adapter.rules if isinstance(rule.expr, Tied) and rule.expr.alike]
+    heads = [
+        replace(rule, expr=S(drop.pattern))
+        for rule in ties
+        for drop in adapter.drops
+        if drop.same_as in {name for expr in rule.every for _, name in expr.leaves({})}
+    ]
+    yield replace(adapter, rules=heads, _renamed_rules={})
 
 
 def _untied(rule: Rule) -> Rule:

@@ -9,6 +9,7 @@ select different experts. So the selections of the 16-bit graph are replayed in 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +18,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bringup.compile.parity.rounding import rms
+from bringup.graphs.ops.lowering import OpLowering, using
+from bringup.graphs.ops.topk_keys import selected_positions, top_keys
 
 # A choice is open if scores differ by less than this multiple of the rounding of its row's scores, or of the median
 # row's if that is larger: the rounding of one row may be small by chance. A choice counts only if it explains the
@@ -71,12 +74,40 @@ class Swap:
     into: int
 
 
+def _keys(scores_NL: torch.Tensor, positions_N: torch.Tensor, count: int) -> torch.Tensor:
+    """`ops.topk_keys.top_keys`, computed from the indices of `topk`; those of the reference are not used."""
+    length = scores_NL.shape[1]
+    seen_NL = torch.arange(length)[None] <= positions_N[:, None]
+    taken_NK = scores_NL.masked_fill(~seen_NL, -torch.inf).topk(min(count, length), dim=-1).indices
+    return torch.zeros_like(seen_NL).scatter(1, taken_NK, True)
+
+
+def _positions(selected_NL: torch.Tensor, positions_N: torch.Tensor, count: int) -> torch.Tensor:
+    """`ops.topk_keys.selected_positions` without `topk`: it chooses nothing."""
+    length = selected_NL.shape[1]
+    at_L = torch.arange(length)
+    found = torch.where(selected_NL & (at_L <= positions_N[:, None]), at_L, length)
+    enough = torch.cat((found, found.new_full((len(found), count), length)), -1)
+    return enough.sort(-1).values[:, :count]
+
+
+_BY_INDEX = OpLowering(implementations={top_keys.name: _keys, selected_positions.name: _positions})
+
+
 class Choosing(TorchDispatchMode):
     """Records each choice in `choices`. Those of a plan are replayed in order; the values are computed by the graph."""
 
     def __init__(self, plan: Plan | None = None) -> None:
         super().__init__()
-        self.plan, self.choices = plan, list[Choice]()
+        self.plan, self.choices, self._ops = plan, list[Choice](), ExitStack()
+
+    def __enter__(self) -> Choosing:
+        self._ops.enter_context(using(_BY_INDEX))
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._ops.close()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **kwargs or {})

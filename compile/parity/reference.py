@@ -18,6 +18,7 @@ from bringup.compile.bundle.weights_file import write_weights
 from bringup.compile.parity.owners import Owners, owners_in_transformers
 from bringup.compile.parity.padding_rows import restore_padding_rows
 from bringup.compile.parity.quantised import Rewritten, dequantising, rewritten_scales, with_floats, without_reference
+from bringup.compile.parity.rounding_cache import rounding_cache
 from bringup.compile.parity.time_steps import remove_time_step_bounds
 from bringup.diagnostics import BringupError, fail
 
@@ -90,18 +91,26 @@ class Reference:
         return given.logits[0].float().numpy()
 
     def observe(self, tokens: list[int]) -> Observed:
-        """Logits and activations of one forward pass, which remain when the model is freed."""
+        """Logits and activations of one forward pass, which remain when the model is freed.
+
+        The first of equal scores are selected; the name states it if torch's `topk` selects others.
+        """
         import torch
+
+        from bringup.compile.parity.equal_scores import FirstOfEqual
 
         outputs: list[np.ndarray] = []
 
         def run() -> None:
             outputs.append(self._run(tokens))
 
-        with torch.no_grad():
+        with torch.no_grad(), FirstOfEqual() as selecting:
             seen = record(self.model, run)
+        name = self.name
+        if selecting.rows:
+            name += ", whose `topk` selects any of equal scores: compared with the first ones selected"
         return Observed(
-            self.name,
+            name,
             self.dtype,
             outputs[0],
             {name: array for name, array in seen.items() if array.ndim > 1 and len(array) == len(tokens)},
@@ -132,41 +141,17 @@ class Observed:
         return {name: array[: len(tokens)] for name, array in self.arrays.items()}
 
 
-def rounding_cache(config: Any, dtype: str) -> Any:
-    """An empty transformers cache, for a model of this config, that rounds its contents to a dtype.
-
-    Values beyond the range of the dtype saturate, as in `ops.kv_cache.write_cache`.
-    """
-    import torch
-    import transformers
-
-    stored = getattr(torch, dtype)
-    largest = torch.finfo(stored).max
-
-    def rounded(states: torch.Tensor) -> torch.Tensor:
-        return states.clamp(-largest, largest).to(stored).to(states.dtype)
-
-    class Rounding(transformers.DynamicCache):
-        def update(
-            self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
-        ) -> Any:
-            return super().update(rounded(key_states), rounded(value_states), layer_idx, *args, **kwargs)
-
-        def update_indexer(self, indexer_key_states: torch.Tensor, layer_idx: int) -> torch.Tensor:
-            return super().update_indexer(rounded(indexer_key_states), layer_idx)
-
-    return Rounding(config=config)
-
-
 def record(model: Any, run: Any) -> dict[str, np.ndarray]:
     """The output of each module of a torch model, as `NAME`, and its input, as `NAME@input`, while `run()` runs.
 
     Float32 [T, …], in the order in which modules finish; of several outputs or inputs, the first float one. Further
     inputs with a row for each of the first, such as the experts that a router selects, are `NAME@input2` and so on;
     they may be integers. A leading batch axis of 1 is dropped. If a module runs more than once, its last run is
-    recorded.
+    recorded. torch's `topk` selects the first of equal scores.
     """
     import torch
+
+    from bringup.compile.parity.equal_scores import FirstOfEqual
 
     seen: dict[str, np.ndarray] = {}
 
@@ -199,7 +184,8 @@ def record(model: Any, run: Any) -> dict[str, np.ndarray]:
         module.register_forward_hook(watch(name), with_kwargs=True) for name, module in model.named_modules() if name
     ]
     try:
-        run()
+        with FirstOfEqual():
+            run()
     finally:
         for hook in hooks:
             hook.remove()

@@ -18,6 +18,7 @@ from bringup.compile.bundle.folder import MANIFEST, PARITY, bundle_of, check_fil
 from bringup.compile.job import Job, open_job
 from bringup.compile.packed_job import tensors_of_quantised
 from bringup.compile.parity.activations import Saved, checked_place, fitted, load_activations, save_activations
+from bringup.compile.parity.equal_scores import FirstOfEqual
 from bringup.compile.parity.feeds import FEW, Run, feed, not_covered, plan_runs, windows, wrapping
 from bringup.compile.parity.parity import TOLERANCE, Parity
 from bringup.compile.parity.reference import Observed, Reference, known_config, record
@@ -217,7 +218,6 @@ def parity_of(
     if isinstance(prompt_tokens, list) and not saved:
         tokens = [*prompt_tokens, *tokens[len(prompt_tokens) :]]
     tokens = tokens[:length]
-    feeds = feed(session, tokens, runs)
 
     def rounded() -> Observed:
         return Reference(job.checkpoint, job.config, dtype, job.graph.cache_dtype).observe(tokens)
@@ -225,7 +225,6 @@ def parity_of(
     parts = tensors_of_quantised(job.plan)
     reference = saved or Reference(job.checkpoint, job.config, "float32", parts=parts).observe(tokens)
     measured = bool(saved) or not rounds(job) or job.graph.options.activations is not None
-    proof = Proof(session, job, reference, tokens, feeds, None if measured else rounded)
     parity = Parity(
         model=config.family,
         target=session.manifest["target"],
@@ -234,11 +233,14 @@ def parity_of(
         tolerance=TOLERANCE,
         tokens=length,
     )
-    proof.compare(parity)
-    proof.explain(parity, source=source, bundled=bundled, bisect=bisect)
+    with FirstOfEqual():
+        feeds = feed(session, tokens, runs)
+        proof = Proof(session, job, reference, tokens, feeds, None if measured else rounded)
+        proof.compare(parity)
+        proof.explain(parity, source=source, bundled=bundled, bisect=bisect)
+        if save:
+            proof.save(Path(save))
     parity.findings += not_covered(session.interface, feeds, spans, _advice(session, job, saved, bundled=bundled))
-    if save:
-        proof.save(Path(save))
     return parity
 
 

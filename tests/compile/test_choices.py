@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from bringup.compile.bisect.choices import Choice, Choosing, Plan, Swap, moved, swaps
+from bringup.graphs.ops.topk_keys import selected_positions, top_keys
 
 FALLING = torch.tensor([[4.0, 3.0, 2.0, 1.0], [8.0, 7.0, 6.0, 5.0]])
 LAST = torch.tensor([[3, 2], [3, 2]])  # which `topk` of FALLING does not select
@@ -85,3 +86,19 @@ def test_the_rounding_of_scores_is_their_rms() -> None:
     everything = Choice(FALLING, torch.arange(4).expand(2, 4), -1)
     assert moved([everything, low], [everything, exact], 3) == [None, None]
     assert moved([everything], [everything], 2) == [None]
+
+
+def test_a_choice_of_keys_is_replayed() -> None:
+    """The mask is that of the recorded keys, even if their scores are not the highest."""
+    scores, positions = torch.tensor([[9.0, 3.0, 2.0, 1.0, 5.0]]).repeat(2, 1), torch.tensor([3, 4])
+    with Choosing() as choosing:
+        computed = top_keys(scores, positions, 2)
+    visible = torch.arange(5) <= positions[:, None]
+    assert (computed & visible).tolist() == (top_keys(scores, positions, 2) & visible).tolist()
+    plan = Plan.of(choosing.choices, 2).swapped(0, {0: Swap(0, out=0, into=3), 1: Swap(0, out=4, into=1)})
+    with Choosing(plan) as other:
+        replayed = top_keys(scores, positions, 2)
+        found = selected_positions(replayed, positions, 3)
+    assert replayed.tolist() == [[False, True, False, True, False], [True, True, False, False, False]]
+    assert found.tolist() == selected_positions(replayed, positions, 3).tolist() == [[1, 3, 5], [0, 1, 5]]
+    assert len(other.choices) == 1

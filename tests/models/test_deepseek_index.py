@@ -10,7 +10,10 @@ import pytest
 import torch
 from transformers.models.deepseek_v32 import DeepseekV32Config
 
+from bringup.compile.bisect.eager import Eager
 from bringup.compile.job import open_job
+from bringup.compile.parity.parity import TOLERANCE, relative
+from bringup.compile.parity.reference import Reference
 from bringup.graphs.layers import sparse_indexer
 from bringup.graphs.ops.topk_keys import top_keys
 from tests.models import family, parity
@@ -86,6 +89,20 @@ def test_index_sets(case: tuple[Path, DeepseekV32Config], monkeypatch, record_pr
     record_property("parity", f"{len(tokens)} index sets: {wrong} wrong, {exempt} exempt")
     assert wrong == 0
     assert exempt <= (len(tokens) // 2 if config.index_n_heads == 2 else 2)
+
+
+def test_keys_with_equal_scores_are_selected_as_by_the_reference(case: tuple[Path, DeepseekV32Config]) -> None:
+    """Logits agree with transformers' if it selects the first of equal keys, and only then."""
+    folder, config = case
+    tokens = parity.random_tokens(76, config.vocab_size)
+    job = open_job(checkpoint=str(folder))
+    ours = Eager(job, len(tokens)).whole(tokens)
+    reference = Reference(job.checkpoint, job.config, "float32")
+    observed = reference.observe(tokens)
+    assert relative(ours, observed.logits(tokens)) <= TOLERANCE
+    equal = config.index_n_heads == 2
+    assert ("equal scores" in observed.name) == equal
+    assert (relative(ours, reference.logits(tokens)) > TOLERANCE) == equal
 
 
 def test_of_keys_that_are_as_good_the_earliest_come_first() -> None:

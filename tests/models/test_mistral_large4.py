@@ -18,7 +18,9 @@ from bringup import adapt
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.adapters.checkpoints.memory import dict_checkpoint
 from bringup.cli.main import cli
-from bringup.compile.job import open_job
+from bringup.compile.job import open_job, with_weights
+from bringup.compile.lora.opening import load_lora
+from bringup.compile.lora.weights import merged
 from bringup.compile.pipeline import check
 from bringup.graphs.core.step import CacheSizes
 from bringup.graphs.mistral_large4 import MistralLarge4Config as OurConfig
@@ -148,6 +150,22 @@ def test_a_lora_that_names_modules(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     tokens = parity.random_tokens(30, 131)
     ours = family.eager_logits(open_job(checkpoint=str(tmp_path / "merged")), tokens, 29)
+    family.assert_near(ours, parity.logits_of(model, tokens), "torch")
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning", "ignore:.*tie_word_emb:UserWarning")
+@pytest.mark.filterwarnings("ignore:Setting .save_embedding_layers:UserWarning")
+def test_a_lora_of_a_tied_head(tmp_path: Path) -> None:
+    """The embedding is unchanged. The name is that of the module: the head's published name is another."""
+    folder = write("every-layer-selects-biases-tied", tmp_path / "base").checkpoint
+    words = {"r": 2, "target_modules": ["lm_head"]}
+    model = wrapped(parity.load_reference(folder), Case("", words), 0.3)
+    model.save_pretrained(tmp_path / "lora")
+    job = open_job(checkpoint=str(folder))
+    loaded = load_lora(job, tmp_path / "lora")
+    assert loaded.findings == []
+    tokens = parity.random_tokens(30, 131)
+    ours = family.eager_logits(with_weights(job, merged(job, loaded)), tokens, 29)
     family.assert_near(ours, parity.logits_of(model, tokens), "torch")
 
 
