@@ -54,7 +54,7 @@ def _equal_parameters(job: Job, loaded: Loaded) -> dict[str, str]:
                 "BU171",
                 f"`{first}` and `{name}` are one tensor in this checkpoint, and the adapter does not change both alike",
                 help="untie the two in the base's checkpoint first"
-                + ("" if loaded.trained else ", or apply the adapter without merging it"),
+                + ("" if loaded.merged_only() else ", or apply the adapter without merging it"),
                 parameter=first,
             )
     return same

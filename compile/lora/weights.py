@@ -80,7 +80,7 @@ def merged_array(job: Job, loaded: Loaded, own: TrainedValues, name: str, entry:
         if found is None:
             return base
         values = loaded.files.checkpoint.read(found.info)
-        _refuse_overflow(entry, values, np.isfinite(values), base.dtype)
+        _refuse_overflow(loaded, entry, values, np.isfinite(values), base.dtype)
         return found.over(base, values)
 
     array = fill(entry, read)
@@ -97,7 +97,7 @@ def merged_array(job: Job, loaded: Loaded, own: TrainedValues, name: str, entry:
             has_one = fill(loaded.lora.plan.entries[factor.magnitude], _ones)
             scale_rows(total, factor, arrays[factor.magnitude], has_one.astype(bool))
     for dtype in {array.dtype, *(numpy_dtype(info.dtype) for info in entry.tensors)}:
-        _refuse_overflow(entry, total, np.isfinite(array), dtype)
+        _refuse_overflow(loaded, entry, total, np.isfinite(array), dtype)
     return total.astype(array.dtype)
 
 
@@ -116,7 +116,7 @@ def _replaced(loaded: Loaded, base: np.ndarray, entry: Entry, source: Entry, own
 
     values = loaded.files.checkpoint.read(own.info)
     for dtype in {base.dtype, *(numpy_dtype(info.dtype) for info in entry.tensors)}:
-        _refuse_overflow(entry, values, np.isfinite(values), dtype)
+        _refuse_overflow(loaded, entry, values, np.isfinite(values), dtype)
     return fill(source, lambda info: values.astype(numpy_dtype(info.dtype))).astype(base.dtype)
 
 
@@ -127,7 +127,7 @@ def _ones(info: TensorInfo) -> np.ndarray:
     return np.ones(info.shape, numpy_dtype(info.dtype))
 
 
-def _refuse_overflow(entry: Entry, total: np.ndarray, was_finite: np.ndarray, dtype: np.dtype) -> None:
+def _refuse_overflow(loaded: Loaded, entry: Entry, total: np.ndarray, was_finite: np.ndarray, dtype: np.dtype) -> None:
     """Raises BU174 if the base's value is finite, and the sum as `dtype` is not."""
     import numpy as np
     from ml_dtypes import finfo
@@ -139,5 +139,6 @@ def _refuse_overflow(entry: Entry, total: np.ndarray, was_finite: np.ndarray, dt
         name, number, largest = entry.declared.name, total[tuple(at)], float(cast(Any, finfo(dtype)).max)
         message = f"`{name}` would be {number:,.5g} at {at} with the adapter merged in"
         message += f", and {dtype} ends at {largest:,.5g}"
-        help = "merge into a copy of the base in bfloat16 or float32, or apply the adapter unmerged (`--lora`)"
+        help = "merge into a copy of the base in bfloat16 or float32"
+        help += "" if loaded.merged_only() else ", or apply the adapter unmerged (`--lora`)"
         raise fail("BU174", message, help=help, parameter=name, sources=tuple(info.name for info in entry.tensors))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,15 +83,23 @@ def test_the_base_is_the_one_that_the_config_names(tmp_path: Path) -> None:
     assert "5 parameters, 11 tensors, 10 read, 1 dropped — fits" in result.output
 
 
-@pytest.mark.parametrize("words", [{"target_modules": ["embed_tokens"]}, {"modules_to_save": ["embed_tokens"]}])
-def test_a_tied_head_is_not_merged_silently(words: dict[str, list[str]], tmp_path: Path) -> None:
-    """peft merges into the one matrix, which changes the head as well."""
+@pytest.mark.parametrize(
+    ("words", "unmerged"),
+    [
+        ({"target_modules": ["embed_tokens"]}, True),
+        ({"target_modules": ["embed_tokens"], "use_dora": True}, False),
+        ({"modules_to_save": ["embed_tokens"]}, False),
+    ],
+)
+def test_a_tied_head_is_not_merged_silently(words: dict[str, Any], unmerged: bool, tmp_path: Path) -> None:
+    """peft merges into the one matrix, which changes the head as well. The help names what the adapter supports."""
     case = Case("llama", {"r": 4, "target_modules": ["q_proj"], **words}, {"tie_word_embeddings": True})
     written = write(case, tmp_path)
-    words = ["lora", "merge", str(written.lora), "--checkpoint", str(written.base), "-o", str(tmp_path / "out")]
-    result = CliRunner().invoke(cli, words)
+    command = ["lora", "merge", str(written.lora), "--checkpoint", str(written.base), "-o", str(tmp_path / "out")]
+    result = CliRunner().invoke(cli, command)
     assert result.exit_code == 1
     assert "error[BU171]" in result.stderr
+    assert ("apply the adapter without merging it" in " ".join(result.stderr.split())) == unmerged
 
 
 def test_a_tied_head_that_the_adapter_ties_too_is_merged(tmp_path: Path) -> None:
