@@ -153,10 +153,13 @@ def test_a_bundle_gives_the_same_files_while_its_checkpoint_is_there(folder: Pat
         assert (tmp_path / "of bundle" / file).read_bytes() == (tmp_path / "own" / file).read_bytes()
     with pytest.raises(BringupError, match=r"BU143.*no tensors that the adapter drops"):
         export_bundle(bundle, tmp_path / "with", with_dropped=job.checkpoint)
-    refused = CliRunner().invoke(cli, ["export", str(bundle), "--quantize", "int8", "-o", str(tmp_path / "other")])
-    assert refused.exit_code == 2
-    assert "is a bundle" in refused.stderr
-    assert "leave out --quantize" in " ".join(refused.stderr.split())
+    for options, message in (
+        (["--quantize", "int8"], "dtypes and context = help: leave out --quantize"),
+        (["--revision", "main"], "--revision applies to a checkpoint hf://"),
+    ):
+        refused = CliRunner().invoke(cli, ["export", str(bundle), *options, "-o", str(tmp_path / "other")])
+        assert refused.exit_code == 2
+        assert message in " ".join(refused.stderr.split())
     file = source / "model.safetensors"
     tensors = {name: -array for name, array in load_file(file).items()}
     save_file(tensors, file, {"format": "pt"})

@@ -11,7 +11,7 @@ import click
 
 from bringup.arguments import FLOAT_DTYPES
 from bringup.cli.bundles import refuse_options_of_bundle
-from bringup.cli.parameters.options import Named, job_options, open_named, quantize_option
+from bringup.cli.parameters.options import Named, job_options, open_named, quantize_option, revised
 from bringup.cli.parameters.sections import SectionedCommand
 from bringup.cli.parameters.words import CHECKPOINT, OneOf
 
@@ -47,9 +47,8 @@ def command(with_dropped: str | None, out: Path, force: bool, **named: Unpack[Na
     progress, dropped = StageLines(), open_checkpoint(with_dropped) if with_dropped else None
     if bundle is not None:
         refuse_options_of_bundle(bundle, named, {"--also": named["also"]})
-        done, note = export_bundle(
-            bundle, out, checkpoint=named["checkpoint"], with_dropped=dropped, force=force, progress=progress
-        )
+        source = revised(None, named["checkpoint"], named["revision"])
+        done, note = export_bundle(bundle, out, checkpoint=source, with_dropped=dropped, force=force, progress=progress)
     else:
         job = open_named(named)
         done, note = export(job, out, with_dropped=dropped, force=force, progress=progress), job.notice
