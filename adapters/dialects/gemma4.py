@@ -115,7 +115,7 @@ def _divisors(hyper: Hyperparameters) -> dict[str, Any]:
     stored, width = hyper.numbers(FREQS) or (), hyper.values.get("attention.key_length")
     rotated = sum(value == 1.0 for value in stored)
     others = stored[rotated:]
-    if not rotated or 2 * len(stored) != width or any(value < UNROTATED for value in others):
+    if not rotated or 2 * len(stored) != width or not all(value >= UNROTATED for value in others):
         return {"rope_type": f"the factors in {FREQS}"}  # no graph has this type: an error
     part = rotary_fraction({"rope.dimension_count": 2 * rotated}, width)
     return {"rope_type": "proportional", "partial_rotary_factor": part}

@@ -78,7 +78,7 @@ def _load(files: LoraFiles, base: Base) -> Loaded:
     if files.findings:  # the config has more than factors, which the other tensors belong to
         findings = [finding for finding in findings if finding.code != "BU168"]
     if found.pairs and not any(finding.code in ("BU162", "BU163", "BU164") for finding in findings):
-        findings += disagreements(found.pairs, files.config, base)
+        findings += disagreements(found.pairs, files.config, base, found.trained)
     return Loaded(
         files=files,
         lora=lora,

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from bringup.adapters.lora.config import MERGE, LoraConfig
+from bringup.adapters.lora.config import MERGE, LoraConfig, is_alpha
 from bringup.diagnostics import Diagnostic, fail
 from bringup.shown import shown
+
+MOST_RANK = 1 << 31  # no matrix has as many rows
 
 
 def is_mlx(words: Mapping[str, Any]) -> bool:
@@ -24,12 +26,15 @@ def read_mlx_config(words: Mapping[str, Any], file: str) -> tuple[LoraConfig, li
     found = words["lora_parameters"]
     parameters = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
     rank, scale = parameters.get("rank"), parameters.get("scale")
-    if type(rank) is not int or rank < 1 or not isinstance(scale, int | float) or isinstance(scale, bool) or not scale:
-        message = f"`lora_parameters` in `{file}` is {shown(cast(Any, found))}; expected `rank` and `scale`, neither 0"
+    if type(rank) is not int or not 0 < rank <= MOST_RANK or not is_alpha(scale):
+        message = (
+            f"`lora_parameters` in `{file}` is {shown(cast(Any, found))}; expected `rank`, an integer above 0, and "
+        )
+        message += "`scale`, a number other than 0 in the range of float32"
         raise fail("BU160", message, help="use the file that was saved with the adapter", file=file)
     refused = Diagnostic(
         code="BU161", message=f"`fine_tune_type` = {shown(kind)} is not LoRA", help=MERGE, file=file
     )  # fmt: skip
     dora = kind == "dora"
-    config = LoraConfig(rank=rank, alpha=scale * rank, dora=dora, more=("fine_tune_type",) * dora)
+    config = LoraConfig(rank=rank, alpha=cast("float", scale) * rank, dora=dora, more=("fine_tune_type",) * dora)
     return config, [] if dora or kind == "lora" else [refused]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from bringup.adapters.lora.base import WHOLE, Base
 from bringup.adapters.lora.config import LoraConfig
@@ -13,10 +13,13 @@ from bringup.grouping import digits, listed
 VOCAB, EXPERT, IN = "vocab", "e", "in"
 
 
-def disagreements(pairs: Sequence[Pair], config: LoraConfig, base: Base) -> list[Diagnostic]:
+def disagreements(
+    pairs: Sequence[Pair], config: LoraConfig, base: Base, trained: Collection[str] = ()
+) -> list[Diagnostic]:
     """BU166: modules with factors that the config does not list, and modules that it lists without factors.
 
-    Experts and routers without factors are not reported: programs differ in which of them are modules.
+    The tensors in `trained` need no factors: peft adds none to modules in `modules_to_save`. Experts and routers
+    without factors are not reported: programs differ in which of them are modules.
     """
     if not config.modules and not config.parameters:
         return []
@@ -35,6 +38,7 @@ def disagreements(pairs: Sequence[Pair], config: LoraConfig, base: Base) -> list
         optional = EXPERT in _axes(base, target) or ".experts." in target
         if (
             target not in have
+            and target not in trained
             and config.targets_module(module, linear=linear)
             and (digits(target)[0] in alike if optional else not under_another_name)
         ):

@@ -23,7 +23,7 @@ from bringup.adapters.lora.pairing_findings import (
     wrong_rank,
 )
 from bringup.adapters.lora.spelling import Part, Spelling
-from bringup.adapters.lora.trained import Trained, absent, misfit, trained
+from bringup.adapters.lora.trained import Trained, absent, misfit, replaced_twice, trained
 from bringup.diagnostics import Diagnostic
 from bringup.graphs.core.axes import parse
 from bringup.spec import FLOATS, TensorInfo
@@ -93,12 +93,16 @@ def _sides(
             found.findings += resized(info, base.tensors[base.own(module) + WHOLE])
             found.copies[base.own(module) + WHOLE] = info
         elif own := trained(name, info, config, base):
-            target, found.trained[own[0]] = own
-            found.findings += filter(None, [misfit(target, own[1], base)])
-            if own[1].rows and target in base.tied:  # peft trains the rows of the head with it
-                found.trained[base.tied[target]] = own[1]
+            target, values = own
+            if target in found.trained:
+                found.findings.append(replaced_twice(target, info, found.trained[target].info))
+            found.trained[target] = values
+            found.findings += filter(None, [misfit(target, values, base)])
         else:
             rest.append(name)
+    for target, head in base.tied.items():  # peft trains the rows of the head with those of the embedding
+        if target in found.trained and found.trained[target].rows:
+            found.trained.setdefault(head, found.trained[target])
     found.findings += absent(config, found.trained)
     if rest:
         found.findings.append(unread(rest, tensors))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NAME = re.compile(
     r"(?:base_model\.model\.)?(?P<module>.+?)"
-    r"(?:(?P<rows>\.token_adapter\.trainable_tokens_delta)|(?:\.base_layer)?\.(?P<kind>weight|bias))"
+    r"(?:(?P<rows>\.token_adapter\.trainable_tokens_delta)|(?:\.base_layer)?\.(?P<kind>[^.]+))"
 )
 
 
@@ -54,12 +54,12 @@ def trained(name: str, info: TensorInfo, config: LoraConfig, base: Base) -> tupl
     if found is None:
         return None
     module, own = found["module"], base.own(found["module"])
-    if found["rows"]:
-        rows = next((rows for end, rows in config.tokens.items() if module.endswith(end)), ())
-        return (own + WHOLE, Trained(info, "trainable_token_indices", rows)) if rows else None
-    target = f"{own}.{found['kind']}"
+    target = own + WHOLE if found["rows"] else f"{own}.{found['kind']}"
     if target not in base.tensors:
         return None
+    if found["rows"]:
+        rows = next((rows for end, rows in config.tokens.items() if module.endswith(end)), ())
+        return (target, Trained(info, "trainable_token_indices", rows)) if rows else None
     tied = [name.removesuffix(WHOLE) for name, head in base.tied.items() if config.tied and head == target]
     modules = [module, *tied]
     if any(above.endswith(end) for each in modules for end in config.saved for above in _above(each)):
@@ -85,11 +85,24 @@ def misfit(target: str, found: Trained, base: Base) -> Diagnostic | None:
     if info.shape == shape and not beyond:
         return None
     message = f"`{info.name}` has shape {list(info.shape)}; for `{target}` of this base it is {list(shape)}"
+    sizes = {"expected": str(list(shape)), "actual": str(list(info.shape))}
     if beyond:
         message = f"`trainable_token_indices` has {beyond[0]}, and `{target}` of this base has {whole.shape[0]} rows"
+        sizes = {}
     help = "the base was resized before training, or is another: use the base that the adapter was trained on"
-    sizes = {"expected": str(list(shape)), "actual": str(list(info.shape))}
     return Diagnostic(code="BU165", message=message, help=help, **sizes, **at)
+
+
+def replaced_twice(target: str, info: TensorInfo, other: TensorInfo) -> Diagnostic:
+    """BU168 for two tensors of the adapter that replace one of the base."""
+    return Diagnostic(
+        code="BU168",
+        message=f"`{other.name}` and `{info.name}` both replace `{target}`",
+        help="the file contains several adapters: use one that was saved separately",
+        sources=(other.name, info.name),
+        file=str(info.file or ""),
+        tensor=info.name,
+    )
 
 
 def absent(config: LoraConfig, targets: Iterable[str]) -> list[Diagnostic]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from bringup.graphs.core.graph import HIDDEN
 
 if TYPE_CHECKING:
+    from bringup.cli.parameters.options import Named
     from bringup.compile.job import Job
 
 
@@ -32,3 +36,24 @@ def next_step(job: Job, bundle: Path) -> str:
         return f'run it from Python: bringup.load("{bundle}").prefill(tokens, {named})'
     prompt = '--prompt "Hello, I am"' if job.checkpoint.tokenizer else "--tokens 1,2,3"
     return f"run it: bringup run {bundle} {prompt}"
+
+
+def refuse_options_of_bundle(bundle: Path, named: Named, more: Mapping[str, Any] | None = None) -> None:
+    """A usage error for options that a bundle defines itself; `more` are further ones, by name."""
+    given: dict[str, Any] = {
+        **(more or {}),
+        "--dtype": named.get("dtype", "auto") != "auto",
+        "--cache-dtype": named.get("cache_dtype"),
+        "--quantize": named.get("quantize"),
+        "--activations": named.get("activations"),
+        "--config": named["config"],
+        "--adapter": named["adapter"],
+        "--allow-config": named["allow_config"],
+    }
+    refuse_options(given, f"`{bundle}` is a bundle: it has its own model, config, adapter, target, dtypes and context")
+
+
+def refuse_options(given: Mapping[str, Any], message: str) -> None:
+    """A usage error for options that have a value."""
+    if refused := [option for option, value in given.items() if value]:
+        raise click.UsageError(f"{message}; leave out {' and '.join(refused)}")

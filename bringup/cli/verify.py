@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
 from bringup.arguments import FLOAT_DTYPES
+from bringup.cli.bundles import refuse_options, refuse_options_of_bundle
 from bringup.cli.parameters.options import (
     Named,
     activations_option,
@@ -102,7 +103,8 @@ def command(
     if bundle is None and name and (Path(name) / MANIFEST).is_file():
         print(f"note: `{name}` is the model of that name; for the bundle here write ./{name}", file=sys.stderr)
     if bundle:
-        _refuse_options(bundle, named, target, target_option, max_seq_len)
+        own = {"--target": target, "--target-option": target_option, "--max-seq-len": max_seq_len}
+        refuse_options_of_bundle(bundle, named, own)
     if any_ranks(named):
         given = {
             "--against": against != TRANSFORMERS, "--target": target, "--target-option": target_option,
@@ -110,7 +112,7 @@ def command(
             "--report": report, "--dtype": named.get("dtype", "auto") != "auto",
             "--cache-dtype": named.get("cache_dtype"), "--activations": named.get("activations"),
         }  # fmt: skip
-        _refuse(given, "ranks are compared in float32 with the undivided graph, and nothing is compiled")
+        refuse_options(given, "ranks are compared in float32 with the undivided graph, and nothing is compiled")
         return _show(_ranks(named, bundle, prompt_length if tokens is None else tokens), named, as_json=form == "json")
     if bundle:
         job, model, context = None, bundle, None
@@ -162,30 +164,6 @@ def _ranks(named: Words, bundle: Path | None, prompt_tokens: list[int] | int | N
         prompt_tokens=prompt_tokens,
         progress=StageLines(),
     )
-
-
-def _refuse_options(
-    bundle: Path, named: Named, target: str | None, target_option: Mapping[str, str], max_seq_len: int | None
-) -> None:
-    """A usage error for options that a bundle defines itself."""
-    given: dict[str, Any] = {
-        "--target": target,
-        "--target-option": target_option,
-        "--dtype": named.get("dtype", "auto") != "auto",
-        "--cache-dtype": named.get("cache_dtype"),
-        "--activations": named.get("activations"),
-        "--config": named["config"],
-        "--adapter": named["adapter"],
-        "--allow-config": named["allow_config"],
-        "--max-seq-len": max_seq_len,
-    }
-    _refuse(given, f"`{bundle}` is a bundle: it has its own model, config, adapter, target, dtypes and context")
-
-
-def _refuse(given: Mapping[str, Any], message: str) -> None:
-    """A usage error for options that have a value."""
-    if refused := [option for option, value in given.items() if value]:
-        raise click.UsageError(f"{message}; leave out {' and '.join(refused)}")
 
 
 def _of_bundle(bundle: Path, checkpoint: str | None) -> tuple[Job, str, Mapping[str, str], int]:

@@ -63,6 +63,9 @@ def export(
     if job.graph.options.quantize is not None:
         from bringup.compile.convert.export_quantised import export_quantised
 
+        if with_dropped is not None:
+            message = "an export of weights that are quantised as they are loaded has no tensors that the adapter drops"
+            raise fail("BU143", message, help="leave --with-dropped out, or export without --quantize")
         return export_quantised(job, out, force=force, progress=progress)
     progress, out = progress or Silent(), Path(path("out", out))
     plan = job.plan if plan is None else plan
@@ -170,8 +173,9 @@ def export_bundle(
     """Exports the weights of a bundle; see `export`. Also returns a note for the user, "" for none.
 
     Shards and metadata are those of the checkpoint that the bundle was compiled from, of which headers are read, or of
-    `checkpoint`. If it cannot be opened, all tensors are in one file. Raises BU603 and BU608 for a bundle whose files
-    differ from the compiled ones.
+    `checkpoint`. If it cannot be opened, all tensors are in one file. Weights that were quantised as they were loaded
+    are quantised again. Raises BU603 and BU608 for a bundle whose files differ from the compiled ones, BU143 if those
+    of the checkpoint have other values.
     """
     from bringup.adapters.checkpoints.arrays import mapped
     from bringup.adapters.checkpoints.safetensors import read_header
@@ -193,8 +197,24 @@ def export_bundle(
     def read(name: str, entry: Entry) -> np.ndarray:
         return mapped(file, infos[aliases.get(name, name)])
 
+    if job.graph.options.quantize is not None:
+        _refuse_other_values(bundle, job, plan, read)
     done = export(job, out, plan=plan, read=read, with_dropped=with_dropped, force=force, progress=progress)
     return done, note
+
+
+def _refuse_other_values(bundle: Path, job: Job, plan: Plan, read: Callable[[str, Entry], np.ndarray]) -> None:
+    """Raises BU143 if the checkpoint of a job has other values for an entry of `plan` than a bundle, as `read`."""
+    import numpy as np
+
+    from bringup.adapters.checkpoints.arrays import bytes_of
+
+    for name, entry in plan.entries.items():
+        own, theirs = read(name, entry), fill(entry, job.checkpoint.loaded)
+        if not (np.array_equal(own, theirs) or np.array_equal(bytes_of(own), bytes_of(theirs))):  # NaN differs from NaN
+            message = f"`{job.checkpoint.source}` has other values for `{name}` than `{bundle}`"
+            help = "name the checkpoint that it was compiled from with --checkpoint, or compile it again"
+            raise fail("BU143", message, help=help, parameter=name)
 
 
 def _job_of(bundle: Path, manifest: dict[str, Any], checkpoint: str | None) -> tuple[Job, str]:

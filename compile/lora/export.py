@@ -12,7 +12,7 @@ from bringup.compile.convert.export import export
 from bringup.compile.convert.published_files import Exported
 from bringup.compile.job import Job
 from bringup.compile.lora.values import refuse_wrong_values
-from bringup.compile.lora.weights import merged_array, trained_tensors
+from bringup.compile.lora.weights import merged_array, trained_values
 from bringup.diagnostics import fail
 from bringup.progress import Progress
 
@@ -34,7 +34,7 @@ def merge_lora(
     loaded.raise_if_errors()
     alike = _equal_parameters(job, loaded)
     refuse_wrong_values(job, loaded)
-    own = trained_tensors(job, loaded)
+    own = trained_values(job, loaded)
 
     def read(name: str, entry: Entry) -> np.ndarray:
         return merged_array(job, loaded, own, alike.get(name, name), entry)
@@ -54,7 +54,7 @@ def _equal_parameters(job: Job, loaded: Loaded) -> dict[str, str]:
                 "BU171",
                 f"`{first}` and `{name}` are one tensor in this checkpoint, and the adapter does not change both alike",
                 help="untie the two in the base's checkpoint first"
-                + ("" if loaded.trained else ", or apply the adapter without merging it"),
+                + ("" if loaded.merged_only() else ", or apply the adapter without merging it"),
                 parameter=first,
             )
     return same

@@ -42,10 +42,11 @@ def scale_along(gap: np.ndarray, direction: np.ndarray, noise: np.ndarray | None
     `noise` [R, …] is a difference due to rounding of the same values: twice its own coefficient is added to the bound.
     `NONE` for too few rows, or if the direction is zero. The standard error is that of White (Econometrica 48, 1980).
     """
-    rows = len(gap)
+    if len(gap) < LEAST:
+        return NONE
     along, square = _dot(gap, direction), _dot(direction, direction)
     used = int((square > 0).sum())
-    if rows < LEAST or used < LEAST:
+    if used < LEAST:
         return NONE
     total = float(square.sum())
     factor = float(along.sum()) / total

@@ -60,6 +60,13 @@ def test_the_factor_is_that_of_least_squares() -> None:
     assert found.explained == pytest.approx(2.0**-12 + sigmas(39) * error + 2 * 0.1)
 
 
+@pytest.mark.parametrize(("shape", "size"), [((0, 30), 1.0), ((7, 30), 1.0), ((40, 30), 0.0)])
+def test_no_factor_without_rows(shape: tuple[int, int], size: float) -> None:
+    """No rows remain if all logits are 0."""
+    rows = np.full(shape, size)
+    assert scale_along(rows, rows, rows, "bfloat16") is NONE
+
+
 @pytest.mark.parametrize(("degrees", "wanted"), [(19, 5.1), (39, 4.5), (10**6, 4.0)])
 def test_a_scatter_of_few_rows_is_known_less_well(degrees: int, wanted: float) -> None:
     """Student's distribution is sampled: the share beyond is that of 4 sigma, 6e-5, or near it."""

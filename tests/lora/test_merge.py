@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +12,13 @@ import torch
 from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as load_torch
+from safetensors.torch import save_file as save_torch
 from transformers import AutoModelForCausalLM
 
 from bringup.cli.main import cli
 from tests.lora.written import TOKENS, Case, write
 
+MAGNITUDE = "magnitude_vector"
 CASES = {
     "llama": Case("llama", {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "down_proj", "lm_head"]}),
     "gpt2": Case("gpt2", {"r": 4, "target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True}),
@@ -36,6 +39,10 @@ CASES = {
     "a trained embedding, tied": Case(
         "qwen3", {"r": 4, "target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"],
                   "ensure_weight_tying": True}, {"tie_word_embeddings": True},
+    ),
+    "trained experts and routers under names of transformers 5, and a trained head that is a target": Case(
+        "mixtral", {"r": 4, "target_modules": ["q_proj", "lm_head"],
+                    "modules_to_save": ["gate", "mlp.experts", "lm_head"]},
     ),
 }  # fmt: skip
 
@@ -76,15 +83,23 @@ def test_the_base_is_the_one_that_the_config_names(tmp_path: Path) -> None:
     assert "5 parameters, 11 tensors, 10 read, 1 dropped — fits" in result.output
 
 
-@pytest.mark.parametrize("words", [{"target_modules": ["embed_tokens"]}, {"modules_to_save": ["embed_tokens"]}])
-def test_a_tied_head_is_not_merged_silently(words: dict[str, list[str]], tmp_path: Path) -> None:
-    """peft merges into the one matrix, which changes the head as well."""
+@pytest.mark.parametrize(
+    ("words", "unmerged"),
+    [
+        ({"target_modules": ["embed_tokens"]}, True),
+        ({"target_modules": ["embed_tokens"], "use_dora": True}, False),
+        ({"modules_to_save": ["embed_tokens"]}, False),
+    ],
+)
+def test_a_tied_head_is_not_merged_silently(words: dict[str, Any], unmerged: bool, tmp_path: Path) -> None:
+    """peft merges into the one matrix, which changes the head as well. The help names what the adapter supports."""
     case = Case("llama", {"r": 4, "target_modules": ["q_proj"], **words}, {"tie_word_embeddings": True})
     written = write(case, tmp_path)
-    words = ["lora", "merge", str(written.lora), "--checkpoint", str(written.base), "-o", str(tmp_path / "out")]
-    result = CliRunner().invoke(cli, words)
+    command = ["lora", "merge", str(written.lora), "--checkpoint", str(written.base), "-o", str(tmp_path / "out")]
+    result = CliRunner().invoke(cli, command)
     assert result.exit_code == 1
     assert "error[BU171]" in result.stderr
+    assert ("apply the adapter without merging it" in " ".join(result.stderr.split())) == unmerged
 
 
 def test_a_tied_head_that_the_adapter_ties_too_is_merged(tmp_path: Path) -> None:
@@ -137,3 +152,17 @@ def test_a_sum_in_bfloat16_is_rounded_once(tmp_path: Path) -> None:
     a, b = (factors[f"base_model.model.{name}.lora_{x}.weight"].double() for x in "AB")
     exact = base[f"{name}.weight"].double() + 1.5 * (b @ a)
     assert torch.equal(merged[f"{name}.weight"], exact.bfloat16())
+
+
+def test_dora_in_bfloat16(tmp_path: Path) -> None:
+    """All tensors of the adapter are bfloat16, and the base float32."""
+    written = write(Case("llama", {"r": 4, "lora_alpha": 6, "target_modules": ["q_proj"], "use_dora": True}), tmp_path)
+    file, name = written.lora / "adapter_model.safetensors", "model.layers.0.self_attn.q_proj"
+    factors = {tensor: array.bfloat16() for tensor, array in load_torch(file).items()}
+    save_torch(factors, file)
+    run("merge", str(written.lora), "--checkpoint", str(written.base), "-o", str(tmp_path / "merged"))
+    base, merged = (load_torch(folder / "model.safetensors") for folder in (written.base, tmp_path / "merged"))
+    a, b, m = (factors[f"base_model.model.{name}.lora_{x}"].double() for x in ("A.weight", "B.weight", MAGNITUDE))
+    total = base[f"{name}.weight"].double() + 1.5 * (b @ a)
+    wanted = m[:, None] * total / total.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(merged[f"{name}.weight"].double(), wanted, rtol=1e-5, atol=1e-6)

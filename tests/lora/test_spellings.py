@@ -127,7 +127,13 @@ def test_mlx_experts(tmp_path):
 
 @pytest.mark.parametrize(
     ("words", "code"),
-    [({"fine_tune_type": "full"}, "BU161"), ({"fine_tune_type": "dora"}, "BU163"), ({"lora_parameters": {}}, "BU160")],
+    [
+        ({"fine_tune_type": "full"}, "BU161"),
+        ({"fine_tune_type": "dora"}, "BU163"),
+        ({"lora_parameters": {}}, "BU160"),
+        ({"lora_parameters": {"rank": 10**400, "scale": SCALE}}, "BU160"),
+        ({"lora_parameters": {"rank": 4, "scale": float("nan")}}, "BU160"),
+    ],
 )
 def test_mlx_words_that_are_refused(words, code, tmp_path):
     written = write(LLAMA, tmp_path)

@@ -16,6 +16,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 from transformers import (
     CompressedTensorsConfig,
     DeepseekV3Config,
@@ -150,6 +151,20 @@ def test_a_bundle_gives_the_same_files_while_its_checkpoint_is_there(folder: Pat
     export_bundle(bundle, tmp_path / "of bundle")
     for file in ("model.safetensors", "config.json"):
         assert (tmp_path / "of bundle" / file).read_bytes() == (tmp_path / "own" / file).read_bytes()
+    with pytest.raises(BringupError, match=r"BU143.*no tensors that the adapter drops"):
+        export_bundle(bundle, tmp_path / "with", with_dropped=job.checkpoint)
+    for options, message in (
+        (["--quantize", "int8"], "dtypes and context = help: leave out --quantize"),
+        (["--revision", "main"], "--revision applies to a checkpoint hf://"),
+    ):
+        refused = CliRunner().invoke(cli, ["export", str(bundle), *options, "-o", str(tmp_path / "other")])
+        assert refused.exit_code == 2
+        assert message in " ".join(refused.stderr.split())
+    file = source / "model.safetensors"
+    tensors = {name: -array for name, array in load_file(file).items()}
+    save_file(tensors, file, {"format": "pt"})
+    with pytest.raises(BringupError, match=r"BU143.*has other values for `model.embed_tokens.weight`"):
+        export_bundle(bundle, tmp_path / "changed")
     shutil.rmtree(source)
     with pytest.raises(BringupError, match=r"BU143.*quantised as they were loaded"):
         export_bundle(bundle, tmp_path / "late")

@@ -10,7 +10,8 @@ from typing import Unpack
 import click
 
 from bringup.arguments import FLOAT_DTYPES
-from bringup.cli.parameters.options import Named, job_options, open_named, quantize_option
+from bringup.cli.bundles import refuse_options_of_bundle
+from bringup.cli.parameters.options import Named, job_options, open_named, quantize_option, revised
 from bringup.cli.parameters.sections import SectionedCommand
 from bringup.cli.parameters.words import CHECKPOINT, OneOf
 
@@ -45,9 +46,9 @@ def command(with_dropped: str | None, out: Path, force: bool, **named: Unpack[Na
     bundle = bundle_of(named["model"]) if named["model"] else None
     progress, dropped = StageLines(), open_checkpoint(with_dropped) if with_dropped else None
     if bundle is not None:
-        done, note = export_bundle(
-            bundle, out, checkpoint=named["checkpoint"], with_dropped=dropped, force=force, progress=progress
-        )
+        refuse_options_of_bundle(bundle, named, {"--also": named["also"]})
+        source = revised(None, named["checkpoint"], named["revision"])
+        done, note = export_bundle(bundle, out, checkpoint=source, with_dropped=dropped, force=force, progress=progress)
     else:
         job = open_named(named)
         done, note = export(job, out, with_dropped=dropped, force=force, progress=progress), job.notice
