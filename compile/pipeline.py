@@ -120,7 +120,7 @@ def build(
         program = encoded_program(job.graph, layout, selection.form, store)
         stage.done(f"{len(program.interface.entries)} entry points, {program.summary}")
     with (
-        bundles.writing(out, force=force, progress=progress) as folder,
+        bundles.writing(out, force=force, progress=progress, inputs=job.checkpoint.files) as folder,
         dumping(job.graph, layout, selection, dump_to) as texts,
         selection.lower(program, folder, store, texts) as finish,
     ):

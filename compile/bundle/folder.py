@@ -33,8 +33,9 @@ PARITY = "parity.json"  # the result of `verify`: written after sealing, so the 
 _TOOLS = ("bringup", "torch", "torch-mlir", "iree-base-compiler", "iree-base-runtime", "numpy")
 
 
-def refuse(out: Path, *, force: bool, note: str = MANIFEST) -> None:
-    """Raises BU011 if `out` exists and `force` is not set, BU012 if it exists and is not a bundle.
+def refuse(out: Path, *, force: bool, note: str = MANIFEST, inputs: Iterable[Path] = ()) -> None:
+    """Raises BU011 if `out` exists and `force` is not set, BU012 if it exists and is not a bundle, or has one of the
+    files `inputs`, which the caller reads.
 
     `note` is the file that identifies a folder: another one for other folders of bringup, such as `convert`'s. A link
     stands for its target. The working directory and its parents are not allowed: BU012. Raises BU901 if the parent
@@ -49,6 +50,9 @@ def refuse(out: Path, *, force: bool, note: str = MANIFEST) -> None:
         if not (place / note).is_file():
             kind = "a bundle" if note == MANIFEST else f"a folder that this command wrote: it has no {note}"
             raise fail("BU012", f"`{out}` exists and is not {kind}", help="choose another name with -o")
+        if read := next((file for file in inputs if _resolved(file).is_relative_to(place)), None):
+            message = f"`{out}` has `{read.name}`, which this command reads, and would be replaced"
+            raise fail("BU012", message, help="choose another name with -o")
         if not force:
             raise fail("BU011", f"`{out}` exists", help="replace it with --force, or choose another name with -o")
 
@@ -82,7 +86,12 @@ def _resolved(out: Path) -> Path:
 
 @contextmanager
 def writing(
-    out: Path, *, force: bool = True, progress: Progress | None = None, note: str = MANIFEST
+    out: Path,
+    *,
+    force: bool = True,
+    progress: Progress | None = None,
+    note: str = MANIFEST,
+    inputs: Iterable[Path] = (),
 ) -> Generator[Path]:
     """A new folder that replaces `out` if the block succeeds, and is removed if it does not.
 
@@ -93,7 +102,9 @@ def writing(
     folder = sibling_path(place, "part")
     with _folders(place.parent), locked(place, progress or Silent()), refusals(place):
         _recover(place)
-        refuse(out, force=force, note=note)  # the previous holder of the lock may have written a bundle there
+        refuse(
+            out, force=force, note=note, inputs=inputs
+        )  # the previous holder of the lock may have written a bundle there
         try:
             make_folder(folder)
             yield folder

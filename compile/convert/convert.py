@@ -97,7 +97,10 @@ def convert(
         sources = SourceFiles.of(plans)  # before waiting for another writer
         job.checkpoint.refuse_changed()
         stage.done(f"{sum(len(plan.entries) for plan in plans)} arrays for {len(plans)} of {parallel.size} ranks")
-    with bundles.writing(out, force=force, progress=progress, note=NOTE) as folder, progress.stage("Writing") as stage:
+    with (
+        bundles.writing(out, force=force, progress=progress, note=NOTE, inputs=job.checkpoint.files) as folder,
+        progress.stage("Writing") as stage,
+    ):
         names = [(chosen.single if parallel.size == 1 else chosen.file.format(rank=number)) for number in ranks]
         files = [f"{name}.{form}" for name in names]
         order = Stages.of(job.graph).layer if layered else None

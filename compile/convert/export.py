@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +42,7 @@ def export(
     plan: Plan | None = None,
     read: Callable[[str, Entry], np.ndarray] | None = None,
     with_dropped: Checkpoint | None = None,
+    inputs: Iterable[Path] = (),
     force: bool = False,
     progress: Progress | None = None,
 ) -> Exported:
@@ -55,10 +56,10 @@ def export(
     omitted, or copied from `with_dropped`.
 
     `read` returns the array of an entry of `plan`; by default both are the job's own, so that the result is the
-    checkpoint converted by its adapter and back. Memory: parameters and tensors that depend on one another, such as the
-    experts of one matrix. NaN, infinity and matrices of zeros are written, with a warning (BU133, BU134). Raises the
-    findings of `check`, BU117 with the list of all rules that have no inverse, BU143 for GGUF files and for tensors
-    that `with_dropped` does not have, BU011 and BU012.
+    checkpoint converted by its adapter and back. `inputs` are further files that it reads. Memory: parameters and
+    tensors that depend on one another, such as the experts of one matrix. NaN, infinity and matrices of zeros are
+    written, with a warning (BU133, BU134). Raises the findings of `check`, BU117 with the list of all rules that have
+    no inverse, BU143 for GGUF files and for tensors that `with_dropped` does not have, BU011 and BU012.
     """
     if job.graph.options.quantize is not None:
         from bringup.compile.convert.export_quantised import export_quantised
@@ -90,7 +91,12 @@ def export(
         left_out = {name: why for name, why in dropped.items() if name not in copied}
         files = files_of(wanted)
         stage.done(f"{len(consumed)} tensors from {len(plan.entries)} parameters")
-    with bundles.writing(out, force=force, progress=progress, note=NOTE) as folder, progress.stage("Writing") as stage:
+    sources = (job.checkpoint, *([with_dropped] if with_dropped else []))
+    own_files = [*inputs, *(file for source in sources for file in source.files)]
+    with (
+        bundles.writing(out, force=force, progress=progress, note=NOTE, inputs=own_files) as folder,
+        progress.stage("Writing") as stage,
+    ):
         need_room(out.resolve().parent, sum(DTYPES[info.dtype].nbytes(info.shape) for info in wanted))
         with ExitStack() as stack:
             where: dict[str, ArrayFile] = {}
@@ -101,7 +107,7 @@ def export(
             sound = _put(plan, read, where, stage)
             for name, info in copied.items():
                 where[name].put(name, cast(Checkpoint, with_dropped).read(info))
-        for source in (job.checkpoint, *([with_dropped] if with_dropped else [])):
+        for source in sources:
             source.refuse_changed()
         for finding in sound.findings(job.plan, stops=False):
             progress.warn(finding)

@@ -47,7 +47,10 @@ def export_quantised(job: Job, out: str | Path, *, force: bool = False, progress
         files = files_of([*unchanged, *(info for each in parts.values() for info in each.values())])
         stage.done(f"{len(quantised)} matrices of {len(read_by_us)} tensors")
     left_out = {name: drop.why for name, drop in plan.dropped.items()}
-    with bundles.writing(out, force=force, progress=progress, note=NOTE) as folder, progress.stage("Writing") as stage:
+    with (
+        bundles.writing(out, force=force, progress=progress, note=NOTE, inputs=job.checkpoint.files) as folder,
+        progress.stage("Writing") as stage,
+    ):
         infos = [info for each in files.values() for info in each]
         need_room(out.resolve().parent, sum(DTYPES[info.dtype].nbytes(info.shape) for info in infos))
         with ExitStack() as stack:

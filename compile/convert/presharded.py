@@ -114,7 +114,11 @@ def copy_presharded(
         help = f"name the --format of `{other[0]}`, or convert the published checkpoint"
         raise fail("BU142", f"`{found.folder}` has `{other[0]}`, which is not a .{form} file", help=help)
     need_room(out.parent, sum((found.folder / name).stat().st_size for name in chosen))
-    with bundles.writing(out, force=force, progress=progress, note=NOTE) as folder, progress.stage("Writing") as stage:
+    read = [found.folder / name for name in chosen]
+    with (
+        bundles.writing(out, force=force, progress=progress, note=NOTE, inputs=read) as folder,
+        progress.stage("Writing") as stage,
+    ):
         for name in (*chosen, "config.json", "tokenizer.json"):
             if (found.folder / name).is_file():
                 shutil.copyfile(found.folder / name, folder / name)

@@ -62,8 +62,9 @@ def convert_lora(
     if form == "numpy" and dtype == "bfloat16":
         help = "choose --format safetensors, or another --storage-type"
         raise fail("BU139", "the weights would be bfloat16, which .npy files do not have", help=help)
-    weights, config, cross = request_tensors(job, open_lora(path), dtype)
-    with bundles.writing(out, force=force, note=NOTE) as folder:
+    files = open_lora(path)
+    weights, config, cross = request_tensors(job, files, dtype)
+    with bundles.writing(out, force=force, note=NOTE, inputs=files.checkpoint.files) as folder:
         if form == "numpy":
             import numpy as np
 
@@ -85,7 +86,7 @@ def restore_lora(job: Job, path: str, out: Path, *, force: bool = False) -> int:
     stages, signature = Stages.of(job.graph), job.graph.signature()
     rows = unpack(weights, config, sizes_of_modules(signature, stages))
     found = restored(rows, published_base(job), signature, stages)
-    with bundles.writing(out, force=force, note=NOTE) as folder:
+    with bundles.writing(out, force=force, note=NOTE, inputs=[Path(path)]) as folder:
         _write(folder / "adapter_model.safetensors", found.tensors)
         write_json(folder / FILE, {**found.config, "base_model_name_or_path": _named(job)})
         write_json(folder / NOTE, {"schema": SCHEMA, "to": "peft", "model": job.family.name, "source": path})

@@ -39,7 +39,7 @@ def merge_lora(
     def read(name: str, entry: Entry) -> np.ndarray:
         return merged_array(job, loaded, own, alike.get(name, name), entry)
 
-    return export(job, out, read=read, force=force, progress=progress)
+    return export(job, out, read=read, inputs=loaded.files.checkpoint.files, force=force, progress=progress)
 
 
 def _equal_parameters(job: Job, loaded: Loaded) -> dict[str, str]:

@@ -57,7 +57,7 @@ def convert_lora_ranks(
     numbers = range(parallel.size) if rank is None else [integer("rank", rank, minimum=0)]
     plans = [rank_plan(loaded.lora.plan, parallel, number, stages) for number in numbers]
     names = [f"rank{number}.safetensors" for number in numbers]
-    with bundles.writing(out, force=force, note=NOTE) as folder:
+    with bundles.writing(out, force=force, note=NOTE, inputs=files.checkpoint.files) as folder:
         for name, plan in zip(names, plans, strict=True):
             arrays = _scaled(loaded.lora, materialise(plan, files.checkpoint), dtype)
             infos = [TensorInfo(key, dtype, array.shape, nbytes=array.nbytes) for key, array in arrays.items()]
