@@ -93,7 +93,8 @@ class Reference:
     def observe(self, tokens: list[int]) -> Observed:
         """Logits and activations of one forward pass, which remain when the model is freed.
 
-        The first of equal scores are selected; the name states it if torch's `topk` selects others.
+        The first of equal scores are selected; the name states it if torch's `topk` selects others, and if all logits
+        are 0.
         """
         import torch
 
@@ -109,6 +110,8 @@ class Reference:
         name = self.name
         if selecting.rows:
             name += ", whose `topk` selects any of equal scores: compared with the first ones selected"
+        if not outputs[0].any():
+            name += ", all of whose logits are 0, so that agreement shows nothing of the layers before the head"
         return Observed(
             name,
             self.dtype,

@@ -1,4 +1,4 @@
-"""The embedding of `pad_token_id` that transformers sets to 0 while it loads some families."""
+"""Values of 0: the embedding of `pad_token_id`, which transformers sets to 0 in some families; a head of zeros."""
 
 from __future__ import annotations
 
@@ -70,3 +70,16 @@ def test_other_families_keep_the_row(tmp_path: Path) -> None:
     found = reference(tmp_path)
     torch.testing.assert_close(torch.from_numpy(found.logits(TOKENS)), logits)
     assert "row" not in found.name
+
+
+def test_logits_of_zeros_are_stated(tmp_path: Path) -> None:
+    saved(YoutuConfig(**SIZES, **LATENT, tie_word_embeddings=False), tmp_path)
+    assert "all of whose logits are 0" not in reference(tmp_path).observe(TOKENS).name
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    save_file({**tensors, "lm_head.weight": torch.zeros_like(tensors["lm_head.weight"])}, file, {"format": "pt"})
+    assert (
+        reference(tmp_path)
+        .observe(TOKENS)
+        .name.endswith("so that agreement shows nothing of the layers before the head")
+    )
