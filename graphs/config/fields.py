@@ -161,14 +161,17 @@ class Fields:
         self.error("BU121", message, key, stops="")
         return None
 
-    def numbers(self, key: str) -> tuple[float, ...]:
-        """A list of numbers above 0."""
+    def numbers(self, key: str, absent: tuple[float, ...] = (), *, zeros: bool = False) -> tuple[float, ...]:
+        """A list of numbers above 0, or from 0 on with `zeros`; `absent` if the key is absent or null."""
         self.read.add(key)
         value: Any = self.raw.get(key)
+        if value is None and absent:
+            return absent
         items = cast(list[Any], value) if isinstance(value, list) else []
-        if items and all(type(v) in (int, float) and isfinite(v) and v > 0 for v in items):
+        if items and all(type(v) in (int, float) and isfinite(v) and (v > 0 or (zeros and v == 0)) for v in items):
             return tuple(map(float, items))
-        message = f"config key `{key}` {self.state(key)}; {self.family} needs a list of numbers above 0"
+        least = "from 0 on" if zeros else "above 0"
+        message = f"config key `{key}` {self.state(key)}; {self.family} needs a list of numbers {least}"
         self.error("BU121", message, key, stops="")
         return ()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from bringup.adapters import open_checkpoint
 from bringup.compile.draft.draft import Draft, draft
 from bringup.compile.draft.modelling.meaning import meaning_of
 from bringup.compile.draft.modelling.parts import parts_of
+from bringup.compile.job import open_job
+from bringup.compile.pipeline import check
 from bringup.testing import assert_fits, assert_same_logits
-from tests.draft.checkpoints import drafted, save
+from tests.draft.checkpoints import drafted, save, save_with
 
 # By kind: words of the drafted graph, without which its logits would be others.
 WRITTEN = {
@@ -73,7 +76,8 @@ def test_what_the_parts_lack_is_a_question(tmp_path: Path) -> None:
 
 def test_the_statements_of_a_question(tmp_path: Path) -> None:
     """A key that is not read, with the lines of transformers that do."""
-    found = draft(open_checkpoint(save("granite_swa", tmp_path / "granite"), headers_only=True))
+    source = save_with("granite_swa", {"layer_rope_theta": [1e4, 5e5]}, tmp_path / "granite")
+    found = draft(open_checkpoint(source, headers_only=True))
     lines = found.files["granite_swa_graph.py"].splitlines()
     at = next(index for index, line in enumerate(lines) if "`layer_rope_theta` is [" in line)
     assert "transformers: theta = config.layer_rope_theta[i]" in lines[at + 1]
@@ -149,3 +153,15 @@ def test_norms_of_torch(norm: str, other: str, expected: bool, tmp_path: Path) -
                                             "        self.attention = ")  # fmt: skip
     file.write_text(text + "\n\nclass NewLayerNorm:\n    def __init__(self, size):\n        pass\n")
     assert meaning_of(parts_of(file, "NewForCausalLM", {"factor": None})).layer_norms is expected
+
+
+@pytest.mark.parametrize(
+    ("thetas", "code"),
+    [([1e4, 5e5], "BU122"), ([1e4], "BU122"), ([1e4, "0"], "BU121"), ([-1.0, 0], "BU121"), (None, ""), ([0, 0], "")],
+)
+def test_other_thetas_than_those_of_the_checkpoint(thetas: object, code: str, tmp_path: Path) -> None:
+    source = save_with("granite_swa", {"layer_rope_theta": [0, 1e4]}, tmp_path / "granite")
+    _, model = drafted(source, tmp_path / "draft")
+    config = json.loads((source / "config.json").read_text("utf-8")) | {"layer_rope_theta": thetas}
+    report = check(open_job(model, str(source), config=config))
+    assert [finding.code for finding in report.findings] == [code] * bool(code)

@@ -65,6 +65,10 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         },
         ("attention.gate_proj = Linear(", "self.gate_proj(x_Nm).sigmoid()", 'fields.get("route_scale", float'),
     ),
+    "a theta for each layer": (
+        "granite_swa", {**SCALES, "sliding_window": 32, "layer_rope_theta": [0, 5000.0]},
+        ("attention.rotates = config.rotated[index]", 'common["rope"] = replace('),
+    ),
     "factors around norms": (
         "hyperclovax", {
             "residual_multiplier": 0.22, "logits_scaling": 0.5, "embedding_multiplier": 3.0,

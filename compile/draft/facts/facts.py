@@ -129,8 +129,15 @@ class Facts:
 
     @property
     def rope_in(self) -> str:
-        """The layers that rotate q and k, if not all do: see `Meaning`."""
-        return self.hints.meaning.rope_in if self.hints.meaning else ""
+        """The layers that rotate q and k, if not all do: see `Meaning`; `thetas` by `layer_thetas`."""
+        return "thetas" if self.layer_thetas else self.hints.meaning.rope_in if self.hints.meaning else ""
+
+    @property
+    def layer_thetas(self) -> str:
+        """The key with the theta of each layer's rope; '' without one, or if layers rotate by several thetas."""
+        key = self.hints.meaning.thetas if self.hints.meaning else ""
+        found = cast("list[Any]", self.raw[key]) if isinstance(self.raw.get(key), list) else []
+        return key if found and len({theta for theta in found if theta != 0}) <= 1 else ""
 
     @property
     def parallel(self) -> str:

@@ -23,6 +23,8 @@ FROM_MASK = [
     "position_ids = (position_ids * attention_mask - 1).long()", "position_ids = position_ids[:, cache_length:]",
     "return super().forward(position_ids + self.offset)",
 ]  # fmt: skip
+THETA = re.compile(r"theta = config\.(\w+)\[\w+\]")  # of the rope of a layer, 0 for none
+BY_THETA = "layer_position_embeddings = position_embeddings_by_theta[theta] if theta else None"
 
 
 def applied_norms(parts: Mapping[str, Part]) -> frozenset[str]:
@@ -41,6 +43,8 @@ def model_of(rest: list[str], part: Part, meaning: Meaning) -> Iterator[str]:
     if part.statements == FROM_MASK:
         meaning.position_offset = int(part.attributes["offset"]) if part.attributes["offset"].isdigit() else 0
         return
+    if BY_THETA in part.statements:
+        meaning.thetas = next((match[1] for text in part.statements if (match := THETA.fullmatch(text))), "")
     tables = [name for name, text in part.attributes.items() if re.search(r"Embedding\(", text)]
     if not tables or not any("ModuleList(" in text for text in part.attributes.values()):
         yield from rest

@@ -14,7 +14,8 @@ class Meaning:
     `factors`: the config key of a number by its place. `sqrt_embedding`: embedded tokens are multiplied by √m.
     `norms`: the position of norms in a layer, by their order, and `norm_roles` their attributes. `late_norms`:
     norms of q and k come after rope. `rope_in`: a key with a flag for each layer, or `windows`: only layers with a
-    window, or `windows or all`. `score_cap`, `logit_cap`: keys of caps. `normalises`: whether the weights of the
+    window, or `windows or all`. `thetas`: a key with the theta of each
+    layer's rope, 0 for none. `score_cap`, `logit_cap`: keys of caps. `normalises`: whether the weights of the
     chosen experts add up to 1. `applied_norms`: attributes of norms that are called. `query_norm`: there are norms
     of queries and keys. `embedding_norm`: the attribute of a norm of embedded tokens. `position_offset`: the first
     row of learned positions. `clamped`: the keys of the factor and the limit of a clamped SwiGLU. `gate_turns`: the
@@ -36,6 +37,7 @@ class Meaning:
     norm_roles: dict[str, str] = field(default_factory=dict[str, str])
     late_norms: bool = False
     rope_in: str = ""
+    thetas: str = ""
     score_cap: str = ""
     logit_cap: str = ""
     normalises: bool | None = None

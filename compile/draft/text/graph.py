@@ -60,7 +60,9 @@ def _imports(body: str) -> str:
     used += ["attention", "rope"] if "class Attention(GroupedAttention)" in body else []
     lines = "".join(f"    {name},\n" for name in sorted(used, key=lambda name: (not name.isupper(), name)))
     return (
-        "from __future__ import annotations\n\nfrom dataclasses import dataclass\nfrom typing import ClassVar, Self\n\n"
+        "from __future__ import annotations\n\n"
+        f"from dataclasses import dataclass{', replace' if _uses(body, 'replace') else ''}\n"
+        "from typing import ClassVar, Self\n\n"
         f"from bringup.graphs import (\n{lines})\n"
     )
 

@@ -47,13 +47,29 @@ def meaning_text(facts: Facts) -> Written:
             written.lines.append(f'        common["{name}"] = {value}\n')
     _scales(facts, meaning, written)
     _of_attention(facts, meaning, written)
+    if facts.layer_thetas:
+        written.lines += _layer_thetas(facts.layer_thetas)
     rope_in = {
+        "thetas": "tuple(theta != 0 for theta in thetas)",
         "windows": "tuple(window is not None for window in windows)",
         "windows or all": "tuple(window is not None or not any(windows) for window in windows)",
-    }.get(meaning.rope_in, f"tuple(map(bool, fields.indices({quoted(meaning.rope_in)})))")
-    if meaning.rope_in:
+    }.get(facts.rope_in, f"tuple(map(bool, fields.indices({quoted(facts.rope_in)})))")
+    if facts.rope_in:
         written.add("rotated", "tuple[bool, ...]", rope_in)
     return written
+
+
+def _layer_thetas(key: str) -> list[str]:
+    """The lines that read the theta of each layer's rope: the draft has one, for the layers whose theta is not 0."""
+    expected = "expected a theta for each layer, the same or 0: the draft has one rope"
+    return [
+        '        one = (common["rope"].theta,) * layers\n',
+        f"        thetas = fields.numbers({quoted(key)}, one, zeros=True)\n",
+        "        if len(thetas) != layers or len(set(thetas) - {0.0}) > 1:\n",
+        f'            fields.error("BU122", {quoted(expected)}, {quoted(key)})\n',
+        "            thetas = one\n",
+        '        common["rope"] = replace(common["rope"], theta=max(thetas) or common["rope"].theta)\n',
+    ]
 
 
 def _scales(facts: Facts, meaning: Meaning, written: Written) -> None:
