@@ -218,6 +218,8 @@ def parity_of(
     if isinstance(prompt_tokens, list) and not saved:
         tokens = [*prompt_tokens, *tokens[len(prompt_tokens) :]]
     tokens = tokens[:length]
+    with FirstOfEqual():
+        feeds = feed(session, tokens, runs)
 
     def rounded() -> Observed:
         return Reference(job.checkpoint, job.config, dtype, job.graph.cache_dtype).observe(tokens)
@@ -234,7 +236,6 @@ def parity_of(
         tokens=length,
     )
     with FirstOfEqual():
-        feeds = feed(session, tokens, runs)
         proof = Proof(session, job, reference, tokens, feeds, None if measured else rounded)
         proof.compare(parity)
         proof.explain(parity, source=source, bundled=bundled, bisect=bisect)
