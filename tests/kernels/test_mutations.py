@@ -21,7 +21,8 @@ def test_faults_in_a_product_are_found() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", ["sm_80", "sm_90"])
 def test_most_faults_are_found(capability: str) -> None:
-    """One of 32 in each kernel: all of them take a quarter of an hour, and docs/kernels.md has their numbers."""
-    results = [each for task, on in pairs() if on == capability for each in planted(task, on, 32)]
+    """One of 32 in the kernels of every second task: all take long, and docs/kernels.md has their numbers."""
+    tasks = [task for task, on in pairs() if on == capability]
+    results = [each for task in tasks[capability == "sm_90" :: 2] for each in planted(task, capability, 32)]
     missed = [str(each) for each in results if not each.found]
     assert len(missed) <= (1 - SHARE) * len(results), "\n".join(missed)
