@@ -102,9 +102,8 @@ def writing(
     folder = sibling_path(place, "part")
     with _folders(place.parent), locked(place, progress or Silent()), refusals(place):
         _recover(place)
-        refuse(
-            out, force=force, note=note, inputs=inputs
-        )  # the previous holder of the lock may have written a bundle there
+        # The previous holder of the lock may have written a bundle there.
+        refuse(out, force=force, note=note, inputs=inputs)
         try:
             make_folder(folder)
             yield folder
