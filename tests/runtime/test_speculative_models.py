@@ -30,14 +30,14 @@ from bringup.diagnostics import BringupError
 from tests.models import parity
 from tests.runtime.test_speculative import Scripted
 
-VOCAB, CONTEXT, NEW, K = 151, 512, 120, 4
+VOCAB, CONTEXT, NEW, K = 151, 512, 150, 4
 PROMPT = parity.random_tokens(50, VOCAB)
 SIZES: dict[str, Any] = {
     "vocab_size": VOCAB, "max_position_embeddings": CONTEXT, "hidden_size": 32, "intermediate_size": 40,
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
     "bos_token_id": 0, "eos_token_id": None, "pad_token_id": 0,
 }  # fmt: skip
-# With a window of 16 and steps of 8 tokens a ring has 64 rows: it wraps around twice.
+# With a window of 16 and steps of 8 tokens a ring has 64 rows: it wraps around several times.
 CONFIGS: dict[str, PreTrainedConfig] = {
     "llama": LlamaConfig(**SIZES),
     "window": MistralConfig(**SIZES, sliding_window=16),
@@ -97,7 +97,7 @@ def wanted(session: Session) -> list[int]:
     """The tokens without a draft. Their margins are far above the rounding of float32."""
     tokens = list(session.generate(PROMPT, max_new_tokens=NEW))
     assert len(tokens) == NEW
-    assert len(set(tokens)) > 15
+    assert len(set(tokens)) > 20
     return tokens
 
 
@@ -212,6 +212,6 @@ def test_a_ring_of_the_draft_limits_the_proposals(compiled: Compiled) -> None:
     tokens = wanted(bringup.load(compiled("llama", "cpu", draft_tokens=60)))
     pair = Speculative(main, draft, 49)
     assert list(pair.generate(PROMPT, max_new_tokens=NEW)) == tokens
-    assert pair.stats.proposed / pair.stats.steps > 30
+    assert pair.stats.proposed / pair.stats.steps > 40
     with pytest.raises(BringupError, match=r"BU049.*remove 49 tokens, not 50.*\n.*--draft-tokens 49"):
         Speculative(main, draft, 50)
