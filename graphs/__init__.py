@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from bringup.graphs.layers.mlp import MLP as MLP
     from bringup.graphs.layers.mlp import GatedMLP as GatedMLP
     from bringup.graphs.layers.moe_experts import Experts as Experts
+    from bringup.graphs.layers.moe_shared import Mixture as Mixture
     from bringup.graphs.layers.moe_shared import SharedMixture as SharedMixture
     from bringup.graphs.layers.moe_shared import SigmoidRouter as SigmoidRouter
     from bringup.graphs.layers.moe_softmax import SparseMLP as SparseMLP
@@ -109,7 +110,7 @@ else:
         "layers.mla": "LatentAttention",
         "layers.mlp": "GatedMLP MLP",
         "layers.moe_experts": "Experts",
-        "layers.moe_shared": "SharedMixture SigmoidRouter",
+        "layers.moe_shared": "Mixture SharedMixture SigmoidRouter",
         "layers.moe_softmax": "SparseMLP",
         "layers.norm": "Float32RMSNorm LayerNorm OnePlusRMSNorm PlainRMSNorm RMSNorm",
         "layers.rotary": "rope_rows",

@@ -79,6 +79,7 @@ def read_common(
     caps: Mapping[str, float | None] = NO_CAPS,
     query_scalar: int | None = None,
     local_theta: float | None = None,
+    local_theta_key: str = "rope_local_base_freq",
     context_keys: Sequence[str] = CONTEXT_KEYS,
     with_rope: bool = True,
     **rope: Any,
@@ -94,7 +95,7 @@ def read_common(
 
     Some keys are read only if their default is passed: `caps` has those of `attn_logit_softcapping` and
     `final_logit_softcapping` (null in a config means no cap), `query_scalar` that of `query_pre_attn_scalar`, and
-    `local_theta` that of `rope_local_base_freq`, if rope differs by layer type (`ropes_by_layer_type`).
+    `local_theta` that of `local_theta_key`, if rope differs by layer type (`ropes_by_layer_type`).
     """
     hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     shared = heads if "num_key_value_heads" in nulls else None
@@ -109,7 +110,8 @@ def read_common(
     if local_theta is None:
         rope_config, local = RopeConfig.from_hf(fields, rotated, stated, **rope), None
     else:
-        rope_config, local = ropes_by_layer_type(fields, rotated, stated, local_theta=local_theta, **rope)
+        of_windows: dict[str, Any] = {"local_theta": local_theta, "local_theta_key": local_theta_key}
+        rope_config, local = ropes_by_layer_type(fields, rotated, stated, **of_windows, **rope)
     scaled = with_rope and not scaled_positions
     scalar = None if query_scalar is None else fields.size("query_pre_attn_scalar", query_scalar)
     score_cap, logit_cap = (_cap(fields, key, caps) for key in ("attn_logit_softcapping", "final_logit_softcapping"))

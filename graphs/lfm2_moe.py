@@ -6,19 +6,15 @@ Names and routing: transformers' modeling_lfm2_moe.py. Legend of axes: graphs/lf
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 from bringup.graphs.config.aliases import older_keys
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.moe import RoutingConfig
 from bringup.graphs.core.module import Module
 from bringup.graphs.layers.mlp import GatedMLP
-from bringup.graphs.layers.moe_experts import Experts
-from bringup.graphs.layers.moe_shared import SigmoidRouter
+from bringup.graphs.layers.moe_shared import Mixture
 from bringup.graphs.lfm2 import Lfm2, Lfm2Config, attention_layers, read_lfm2
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 EPS = 1e-6  # added to the sum of a token's weights
 
@@ -57,19 +53,6 @@ class Lfm2MoeConfig(Lfm2Config):
                 eps=EPS,
             ),
         )
-
-
-class Mixture(Module):
-    """Routed experts of width f, without shared ones."""
-
-    def __init__(self, m: int, f: int, activation: str, routing: RoutingConfig) -> None:
-        super().__init__()
-        self.gate = SigmoidRouter(m, routing)
-        self.experts = Experts(routing.experts, m, f, activation)
-
-    def forward(self, x_Nm: Tensor) -> Tensor:
-        selected_NK, weights_NK = self.gate(x_Nm)
-        return self.experts(x_Nm, selected_NK, weights_NK)
 
 
 class Lfm2Moe(Lfm2):

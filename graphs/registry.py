@@ -75,6 +75,7 @@ FAMILIES: tuple[Family, ...] = (
     _family("llama", "Llama", *_LLAMA),
     _family("llama4", "Llama4", "Llama4ForConditionalGeneration", "Llama4ForCausalLM", "Llama4TextModel"),
     _family("llava", "Llava", *_LLAVA),
+    _family("mimo_v2_flash", "MiMoV2Flash", "MiMoV2FlashForCausalLM", "MiMoV2FlashModel"),
     _family("ministral3", "Ministral3", "Ministral3ForCausalLM", "Ministral3Model"),
     _family("mistral4", "Mistral4", "Mistral4ForCausalLM", "Mistral4Model"),
     _family("mistral_large4", "MistralLarge4", *_MISTRAL_LARGE4),

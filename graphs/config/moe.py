@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from bringup.graphs.config.aliases import read_alias
 from bringup.graphs.config.fields import MOST_EXPERTS, Fields
+from bringup.shown import shown
 
 NO_KEYS: Mapping[str, str] = MappingProxyType({})
 
@@ -40,13 +41,15 @@ class RoutingConfig:
         factor: float,
         normalise: bool = True,
         normalise_null: bool | None = None,
+        factor_null: float | None = None,
         used: bool = True,
         keys: Mapping[str, str] = NO_KEYS,
     ) -> Self:
         """From config.json; the keyword arguments are the family's defaults for absent keys.
 
-        `normalise_null` is the value of a null `norm_topk_prob`; None reports it as an error. `used`: a layer has
-        experts. `keys` maps DeepSeek's keys to the family's own.
+        `normalise_null` is the value of a null `norm_topk_prob`, and `factor_null` that of a null
+        `routed_scaling_factor`; None reports it as an error. `used`: a layer has experts. `keys` maps DeepSeek's keys
+        to the family's own.
         """
         if not used:
             return cls.unused(fields)
@@ -76,7 +79,7 @@ class RoutingConfig:
             groups=groups,
             topk_groups=topk,
             normalise=fields.get(key("norm_topk_prob"), bool, normalise, null=normalise_null),
-            factor=fields.get(key("routed_scaling_factor"), float, factor),
+            factor=fields.get(key("routed_scaling_factor"), float, factor, null=factor_null),
         )
 
     @classmethod
@@ -100,6 +103,17 @@ def sparse_layers(fields: Fields, layers: int, experts: int) -> tuple[bool, ...]
     """
     dense, stride = fields.indices("mlp_only_layers"), fields.size("decoder_sparse_step", 1)
     return tuple(experts > 0 and index not in dense and (index + 1) % stride == 0 for index in range(layers))
+
+
+def listed_layers(fields: Fields, layers: int) -> tuple[bool, ...]:
+    """Whether each layer has experts, by `mlp_layer_types`; empty if the config has none."""
+    types = fields.strings("mlp_layer_types")
+    if types is None:
+        return ()
+    if len(types) != layers or not set(types) <= {"dense", "sparse"}:
+        message = f"`mlp_layer_types` is {shown(types)}; {layers} of dense or sparse"
+        fields.error("BU122", message, "mlp_layer_types")
+    return tuple(types[index : index + 1] == ["sparse"] for index in range(layers))
 
 
 def read_shared_experts(fields: Fields, experts: int, *, ffn: int, shared: int, per_token: int) -> dict[str, Any]:

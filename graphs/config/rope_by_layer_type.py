@@ -10,13 +10,19 @@ from bringup.graphs.config.rope import RopeConfig
 
 
 def ropes_by_layer_type(
-    fields: Fields, head_dim: int, max_positions: int, *, local_theta: float, **rope: Any
+    fields: Fields,
+    head_dim: int,
+    max_positions: int,
+    *,
+    local_theta: float,
+    local_theta_key: str = "rope_local_base_freq",
+    **rope: Any,
 ) -> tuple[RopeConfig, RopeConfig]:
     """The rope of layers of type `full_attention`, and that of `sliding_attention`.
 
     `rope_parameters` has a group of settings for each type. Older files have `rope_theta` and `rope_scaling` for the
-    first, and `rope_local_base_freq` for the second; `rope_scaling` takes precedence over the first group.
-    `local_theta` is the default of `rope_local_base_freq`; `rope` are settings of `RopeConfig.from_hf` for both.
+    first, and `local_theta_key` for the second; `rope_scaling` takes precedence over the first group. `local_theta` is
+    the default of `local_theta_key`; `rope` are settings of `RopeConfig.from_hf` for both.
     Source: `Gemma3TextConfig.convert_rope_params_to_dict` of transformers 5.23.
     """
     groups = Fields(
@@ -33,7 +39,7 @@ def ropes_by_layer_type(
     whole, part = copy(fields), copy(fields)  # they share the findings and the set of read keys
     whole.raw, part.raw = words | {"rope_parameters": full}, words | {"rope_parameters": local}
     of_full: dict[str, Any] = {"elsewhere": {key: f"{fields.path('rope_scaling')}.{key}" for key in scaling}}
-    of_local: dict[str, Any] = rope | {"theta": local_theta, "theta_key": "rope_local_base_freq"}
+    of_local: dict[str, Any] = rope | {"theta": local_theta, "theta_key": local_theta_key}
     return (
         RopeConfig.from_hf(whole, head_dim, max_positions, **rope, **of_full, group="rope_parameters.full_attention"),
         RopeConfig.from_hf(part, head_dim, max_positions, **of_local, group="rope_parameters.sliding_attention"),

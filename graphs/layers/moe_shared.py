@@ -1,5 +1,4 @@
-"""Routing by sigmoid or softmax, and the mixture of experts of DeepSeek-V3 and GLM-4.5, with shared experts for every
-token."""
+"""Routing by sigmoid or softmax, and mixtures of experts, with shared experts for every token or without."""
 
 from __future__ import annotations
 
@@ -75,11 +74,35 @@ class Float32SoftmaxRouter(SoftmaxRouter):
     dtype = "float32"
 
 
-class SharedMixture(Module):
-    """`f` is the width of a routed expert; the shared experts are one MLP of width `shared` · f.
+class Float32SigmoidRouter(SigmoidRouter):
+    """With a weight that is float32 in models of any dtype."""
 
-    `router` creates the routing module from the hidden size and the settings. `bias` is that of the shared MLP.
-    """
+    dtype = "float32"
+
+
+class Mixture(Module):
+    """Routed experts of width f. `router` creates the routing module from the hidden size and the settings."""
+
+    def __init__(
+        self,
+        m: int,
+        f: int,
+        activation: str,
+        routing: RoutingConfig,
+        *,
+        router: Callable[[int, RoutingConfig], Module] = SigmoidRouter,
+    ) -> None:
+        super().__init__()
+        self.gate = router(m, routing)
+        self.experts = Experts(routing.experts, m, f, activation)
+
+    def forward(self, x_Nm: Tensor) -> Tensor:
+        selected_NK, weights_NK = self.gate(x_Nm)
+        return self.experts(x_Nm, selected_NK, weights_NK)
+
+
+class SharedMixture(Mixture):
+    """With shared experts for every token: one MLP of width `shared` · f. `bias` is that of this MLP."""
 
     def __init__(
         self,
@@ -92,11 +115,8 @@ class SharedMixture(Module):
         router: Callable[[int, RoutingConfig], Module] = SigmoidRouter,
         bias: bool = False,
     ) -> None:
-        super().__init__()
-        self.gate = router(m, routing)
-        self.experts = Experts(routing.experts, m, f, activation)
+        super().__init__(m, f, activation, routing, router=router)
         self.shared_experts = GatedMLP(m, f * shared, activation, bias=bias)
 
     def forward(self, x_Nm: Tensor) -> Tensor:
-        selected_NK, weights_NK = self.gate(x_Nm)
-        return self.experts(x_Nm, selected_NK, weights_NK) + self.shared_experts(x_Nm)
+        return super().forward(x_Nm) + self.shared_experts(x_Nm)

@@ -61,6 +61,7 @@ ON_CPU: dict[str, tuple[str, ...]] = {
     "llama": ("one-key-head-biases", "mistral-layer-types", "smollm2-tied-bfloat16", "mistral-window-bfloat16"),
     "llama4": ("short-chunks-dense-layers", "more-experts-than-tokens-tied"),
     "llava": ("llama",),
+    "mimo_v2_flash": ("published-pattern", "groups-biases"),
     "ministral3": ("window-yarn-tied",),
     "mistral4": ("groups-yarn-tied", "straight-queries-halves-biases"),
     "mistral_large4": ("shared-latents-and-keys-yarn", "every-layer-selects-biases-tied"),
@@ -94,7 +95,10 @@ WALKED = {
     "gpt2": ("saved", "original"), "llama": ("one-key-head-biases", "head-dim-llama3", "mistral-window"),
     "deepseek_mtp": (), "eagle3": (), "gpt_oss_mxfp4": (), "qwen3_mtp": (), "rare_words": (),
 }  # fmt: skip
-WITHOUT_EXPERTS = ("deepseek_mtp-dense-straight-queries-tied",)  # which routing does not affect
+WITHOUT_EXPERTS = (
+    "deepseek_mtp-dense-straight-queries-tied",
+    "mimo_v2_flash-wide-values-tied",
+)  # which routing does not affect
 # Their files have a test of their own: their keys are those of another class, or of a config inside the config.
 OWN_KEYS = {"exaone", "gpt2", "internlm", "llama", "llava", "mistral_large4", "qwen"}
 
