@@ -22,6 +22,7 @@ from transformers import (
     Lfm2MoeConfig,
     Llama4TextConfig,
     LlamaConfig,
+    MiMoV2FlashConfig,
     MistralConfig,
     NemotronHConfig,
     Qwen2Config,
@@ -36,7 +37,7 @@ from transformers.models.mistral4 import Mistral4Config
 
 from tests.adapters import gguf_keys, gguf_tensors, llama_cpp
 from tests.adapters.llama_cpp import Config, Tensors
-from tests.models import parity, test_falcon_h1, test_gemma4, test_lfm2_moe
+from tests.models import parity, test_falcon_h1, test_gemma4, test_lfm2_moe, test_mimo_v2_flash
 from tests.models.test_deepseek_v3 import save_biased
 
 ARCH = gguf.MODEL_ARCH
@@ -237,6 +238,20 @@ CASES: dict[str, Case] = {
         f"gemma4-{name}": Case(arch=ARCH.GEMMA4, words=gguf_keys.gemma4, tensors=gguf_tensors.gemma4, config=config)
         for name, config in test_gemma4.CASES.items() if name != "unified"
     },
+    "mimo-v2-flash": Case(
+        arch=ARCH.MIMO2, words=gguf_keys.mimo, tensors=gguf_tensors.mimo,
+        config=test_mimo_v2_flash.CASES["published-pattern"],
+    ),
+    "mimo-v2-flash-groups-tied": Case(
+        arch=ARCH.MIMO2, words=gguf_keys.mimo, tensors=gguf_tensors.mimo, save=save_biased,
+        config=MiMoV2FlashConfig(
+            **SIZES | {"num_hidden_layers": 4}, hidden_size=42, intermediate_size=26, moe_intermediate_size=14,
+            num_attention_heads=6, num_key_value_heads=3, head_dim=12, v_head_dim=8, attention_bias=True,
+            n_routed_experts=12, num_experts_per_tok=5, n_group=4, topk_group=2, sliding_window=9,
+            attention_value_scale=None, tie_word_embeddings=True, mlp_layer_types=["sparse", "dense"] * 2,
+            layer_types=["sliding_attention", *["full_attention"] * 2, "sliding_attention"],
+        ),
+    ),
     "exaone": Case(
         arch=ARCH.EXAONE, words=gguf_keys.exaone,
         config=LlamaConfig(**SIZES, hidden_size=42, intermediate_size=66, num_attention_heads=7,

@@ -183,6 +183,25 @@ def gpt_oss(writer: gguf.GGUFWriter, config: Config) -> None:
     writer.add_expert_feed_forward_length(config["intermediate_size"])
 
 
+def mimo(writer: gguf.GGUFWriter, config: Config) -> None:
+    """`MimoV2Model.set_gguf_parameters`; the window is the one that transformers computes with."""
+    heads, ropes = config["num_key_value_heads"], config["rope_parameters"]
+    windows = [kind == "sliding_attention" for kind in config["layer_types"]]
+    set_key(writer, "attention.head_count_kv", [heads * (1 + window) for window in windows])
+    set_key(writer, "attention.value_length", config["v_head_dim"])
+    writer.add_rope_freq_base(ropes["full_attention"]["rope_theta"])
+    writer.add_rope_freq_base_swa(ropes["sliding_attention"]["rope_theta"])
+    partial = ropes["full_attention"].get("partial_rotary_factor", 0.334)
+    writer.add_rope_dimension_count(int(config["head_dim"] * partial))
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_sliding_window_pattern(windows)
+    writer.add_expert_count(config["n_routed_experts"])
+    writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    writer.add_nextn_predict_layers(0)
+    if config["attention_value_scale"] is not None:  # gguf 0.19 has no method for this key
+        writer.add_float32(f"{writer.arch}.attention.value_scale", config["attention_value_scale"])
+
+
 def qwen(writer: gguf.GGUFWriter, config: Config) -> None:
     """`QwenModel.set_gguf_parameters`, in the published config's sizes."""
     width = config["hidden_size"] // config["num_attention_heads"]

@@ -249,3 +249,8 @@ def falcon_h1(tensors: Tensors, config: Config) -> Tensors:
             array = (array * factors[module]).astype(np.float32)
         found[name.replace("dt_bias", "dt_proj.bias")] = array
     return found
+
+
+def mimo(tensors: Tensors, config: Config) -> Tensors:
+    """`MimoV2Model.filter_tensors`: a `.weight` for the sinks."""
+    return {name + ".weight" * name.endswith("attention_sink_bias"): array for name, array in tensors.items()}

@@ -97,7 +97,8 @@ def test_experts_in_mxfp4(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "layers", "hidden"), [("glm4-moe", 2, 30), ("qwen3-5", 3, 36), ("nemotron-h-moe", 3, 36)]
+    ("name", "layers", "hidden"),
+    [("glm4-moe", 2, 30), ("mimo-v2-flash", 3, 30), ("qwen3-5", 3, 36), ("nemotron-h-moe", 3, 36)],
 )
 def test_the_layer_of_a_draft_is_dropped(name: str, layers: int, hidden: int, tmp_path: Path) -> None:
     """`block_count` counts the draft's layer, which comes last."""
