@@ -71,7 +71,7 @@ def rule_advice(plan: Plan, problems: Iterable[Problem], found: Mapping[str, set
 
 def _match(plan: Plan, matrices: dict[Place, list[_Matrix]], parameters: dict[Place, list[str]], found: Found) -> None:
     """Moves groups with equal numbers of elements to `found`."""
-    for key in (_module, _layer, _model):
+    for key in (_module, _layer, _model, _module_with_biases):
         groups, readers = _grouped(matrices, key), _grouped(parameters, key)
         for group in groups.keys() & readers.keys():
             some = [matrix for place in groups[group] for matrix in matrices[place]]
@@ -146,6 +146,11 @@ def _place(plan: Plan, name: str) -> Place:
 def _module(place: Place) -> object:
     """The group whose elements are summed; biases are separate, because a quantised matrix has plain ones."""
     return place[0], place[1].endswith("_bias")
+
+
+def _module_with_biases(place: Place) -> object:
+    """The module alone: a parameter that is no bias may be stored under a name that ends like one."""
+    return place[0]
 
 
 def _layer(place: Place) -> object:
