@@ -37,7 +37,7 @@ from transformers.models.mistral4 import Mistral4Config
 
 from tests.adapters import gguf_keys, gguf_tensors, llama_cpp
 from tests.adapters.llama_cpp import Config, Tensors
-from tests.models import parity, test_falcon_h1, test_gemma4, test_lfm2_moe, test_mimo_v2_flash
+from tests.models import parity, test_falcon_h1, test_gemma4, test_lfm2_moe, test_mimo_v2_flash, test_minimax_m2
 from tests.models.test_deepseek_v3 import save_biased
 
 ARCH = gguf.MODEL_ARCH
@@ -238,6 +238,13 @@ CASES: dict[str, Case] = {
         f"gemma4-{name}": Case(arch=ARCH.GEMMA4, words=gguf_keys.gemma4, tensors=gguf_tensors.gemma4, config=config)
         for name, config in test_gemma4.CASES.items() if name != "unified"
     },
+    "minimax-m2": Case(
+        arch=ARCH.MINIMAXM2, words=gguf_keys.minimax,
+        config=test_minimax_m2.CASES["part-turns-more-experts-than-tokens"],
+    ),
+    "minimax-m2-yarn-tied": Case(
+        arch=ARCH.MINIMAXM2, words=gguf_keys.minimax, config=test_minimax_m2.CASES["yarn-tied"], save=save_biased,
+    ),
     "mimo-v2-flash": Case(
         arch=ARCH.MIMO2, words=gguf_keys.mimo, tensors=gguf_tensors.mimo,
         config=test_mimo_v2_flash.CASES["published-pattern"],

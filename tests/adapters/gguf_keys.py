@@ -202,6 +202,13 @@ def mimo(writer: gguf.GGUFWriter, config: Config) -> None:
         writer.add_float32(f"{writer.arch}.attention.value_scale", config["attention_value_scale"])
 
 
+def minimax(writer: gguf.GGUFWriter, config: Config) -> None:
+    """`MiniMaxM2Model.set_gguf_parameters`; the scoring function is that of the published config."""
+    writer.add_expert_feed_forward_length(config["intermediate_size"])
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_rope_dimension_count(int(config["head_dim"] * config["rope_parameters"]["partial_rotary_factor"]))
+
+
 def qwen(writer: gguf.GGUFWriter, config: Config) -> None:
     """`QwenModel.set_gguf_parameters`, in the published config's sizes."""
     width = config["hidden_size"] // config["num_attention_heads"]
