@@ -82,6 +82,9 @@ class Defaults:
     kv_rank: int = 512
     plain_dim: int = 128
     value_dim: int = 128
+    experts: int = 256
+    per_token: int = 8
+    factor: float = 2.5
     groups: int = 8
     topk_groups: int = 4
     eps: float = 1e-6

@@ -1,4 +1,7 @@
-"""DeepSeek-V3, V3.2 and GLM-5 drafts: a multi-token-prediction (MTP) layer, run after the model (report, §2.2)."""
+"""DeepSeek-V3, V3.2, GLM-4.7-Flash and GLM-5 drafts: a multi-token-prediction (MTP) layer, run after the model.
+
+Source: DeepSeek-V3 report, section 2.2.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from bringup.graphs.config.moe import draft_layers
 from bringup.graphs.deepseek import Deepseek, DeepseekConfig
 from bringup.graphs.deepseek_v3 import DeepseekV3, DeepseekV3Config
 from bringup.graphs.deepseek_v32 import DeepseekV32, DeepseekV32Config
+from bringup.graphs.glm4_moe_lite import Glm4MoeLite, Glm4MoeLiteConfig
 from bringup.graphs.glm_moe_dsa import GlmMoeDsa, GlmMoeDsaConfig
 from bringup.graphs.mtp import Mtp
 from bringup.shown import short
@@ -20,6 +24,7 @@ from bringup.shown import short
 BLOCKS: dict[str, tuple[type[DeepseekConfig], type[Deepseek]]] = {
     "deepseek_v3": (DeepseekV3Config, DeepseekV3),
     "deepseek_v32": (DeepseekV32Config, DeepseekV32),
+    "glm4_moe_lite": (Glm4MoeLiteConfig, Glm4MoeLite),
     "glm_moe_dsa": (GlmMoeDsaConfig, GlmMoeDsa),
 }
 

@@ -32,8 +32,8 @@ def read_v3(
     fields.only("topk_method", "noaux_tc")
     read_alias(fields, "num_local_experts", "n_routed_experts")
     routing = RoutingConfig.from_fields(
-        fields, used=any(sparse), experts=256, per_token=8, groups=absent.groups, topk_groups=absent.topk_groups,
-        factor=2.5, normalise_null=normalise_null,
+        fields, used=any(sparse), experts=absent.experts, per_token=absent.per_token, groups=absent.groups,
+        topk_groups=absent.topk_groups, factor=absent.factor, normalise_null=normalise_null,
     )  # fmt: skip
     return read_deepseek(fields, sparse, absent) | {"routing": routing, "draft_layers": draft_layers(fields)}
 

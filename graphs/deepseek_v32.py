@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from bringup.graphs.config.fields import Fields
+from bringup.graphs.config.moe import listed_layers
 from bringup.graphs.decoder import PreNormLayer
 from bringup.graphs.deepseek import Deepseek, DeepseekConfig, Defaults, sparse_layers
 from bringup.graphs.deepseek_v3 import read_v3
 from bringup.graphs.layers.sparse_indexer import Indexer
-from bringup.shown import shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,16 +56,9 @@ def read_indexer(fields: Fields, rotated: int, *, heads: int) -> dict[str, Any]:
 
 def typed_sparse_layers(fields: Fields, layers: range, *, dense: int) -> tuple[bool, ...]:
     """For each layer, whether it has experts: by `mlp_layer_types` if present; otherwise, and in a draft, as V3."""
-    counted, types = sparse_layers(fields, layers, dense=dense), fields.strings("mlp_layer_types")
-    if types is None:
-        return counted
-    count = fields.layers("num_hidden_layers")
-    if len(types) != count or not set(types) <= {"dense", "sparse"}:
-        message = f"`mlp_layer_types` is {shown(types)}; {count} of dense or sparse are needed"
-        fields.error("BU122", message, "mlp_layer_types")
-        return counted
-    is_sparse = dict(enumerate(kind == "sparse" for kind in types))
-    return tuple(is_sparse.get(number, sparse) for number, sparse in zip(layers, counted, strict=True))
+    counted = sparse_layers(fields, layers, dense=dense)
+    listed = dict(enumerate(listed_layers(fields, fields.layers("num_hidden_layers"))))
+    return tuple(listed.get(number, sparse) for number, sparse in zip(layers, counted, strict=True))
 
 
 class DeepseekV32(Deepseek):

@@ -111,9 +111,10 @@ def listed_layers(fields: Fields, layers: int) -> tuple[bool, ...]:
     if types is None:
         return ()
     if len(types) != layers or not set(types) <= {"dense", "sparse"}:
-        message = f"`mlp_layer_types` is {shown(types)}; {layers} of dense or sparse"
+        message = f"`mlp_layer_types` is {shown(types)}; {layers} of dense or sparse are needed"
         fields.error("BU122", message, "mlp_layer_types")
-    return tuple(types[index : index + 1] == ["sparse"] for index in range(layers))
+        return ()
+    return tuple(kind == "sparse" for kind in types)
 
 
 def read_shared_experts(fields: Fields, experts: int, *, ffn: int, shared: int, per_token: int) -> dict[str, Any]:

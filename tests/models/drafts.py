@@ -45,6 +45,7 @@ def save(config: PreTrainedConfig, folder: Path, dtype: str = "float32", *, draf
     qwen = config.model_type.startswith("qwen")
     if hasattr(config, "mlp_layer_types"):
         whole.mlp_layer_types = [*config.mlp_layer_types, *["sparse"] * drafts]
+    if getattr(config, "layer_types", None) and not qwen:
         whole.layer_types = ["indexed_attention"] * whole.num_hidden_layers
     if hasattr(config, "indexer_types"):
         whole.indexer_types = [*config.indexer_types, *["full"] * drafts]

@@ -37,6 +37,7 @@ SAME_OPERATIONS = {
     "deepseek_v32": "glm_moe_dsa",
     "exaone": "llama",
     "glm4_moe": "deepseek_v3",
+    "glm4_moe_lite": "deepseek_v3",
     "internlm": "llama",
     "lfm2": "lfm2_moe",
     "llava": "llama",

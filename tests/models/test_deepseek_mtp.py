@@ -1,4 +1,5 @@
-"""Drafts of DeepSeek-V3, V3.2 and GLM-5: parity with transformers' decoder layer, between parts that a draft adds."""
+"""Drafts of DeepSeek-V3 and later models with its layers: parity with transformers' decoder layer, between parts that a
+draft adds."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import DeepseekV3Config, PreTrainedConfig
+from transformers import DeepseekV3Config, Glm4MoeLiteConfig, PreTrainedConfig
 from transformers.models.deepseek_v32 import DeepseekV32Config
 from transformers.models.glm_moe_dsa import GlmMoeDsaConfig
 
@@ -46,6 +47,11 @@ CASES: dict[str, PreTrainedConfig] = {
         num_key_value_heads=3, q_lora_rank=20, kv_lora_rank=18, qk_nope_head_dim=10, qk_rope_head_dim=6,
         v_head_dim=14, first_k_dense_replace=1, n_routed_experts=12, num_experts_per_tok=3, n_shared_experts=1,
         moe_intermediate_size=16, n_group=4, topk_group=2, index_n_heads=13, index_head_dim=10, index_topk=7,
+    ),
+    "glm-lite-listed-layers": Glm4MoeLiteConfig(
+        **SIZES, hidden_size=30, intermediate_size=38, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, q_lora_rank=9, kv_lora_rank=7, qk_nope_head_dim=12, qk_rope_head_dim=4, v_head_dim=9,
+        n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=14, mlp_layer_types=["sparse", "dense"],
     ),
     "glm-whose-last-layer-selects-no-keys": GlmMoeDsaConfig(
         **SIZES, hidden_size=30, intermediate_size=38, num_hidden_layers=2, num_attention_heads=1,
