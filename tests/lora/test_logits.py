@@ -63,6 +63,20 @@ CASES: dict[str, Case] = {
         {"r": 4, "lora_alpha": 8, "target_modules": ["in_proj_qkvz", "in_proj_ba", "out_proj", "q_proj", "o_proj"]},
     ),
     "qwen3_5-all-linear": Case("qwen3_5", {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}),
+    "mimo_v2_flash-narrow-values": Case(
+        "mimo_v2_flash",
+        {
+            "r": 4, "lora_alpha": 8, "target_modules": ["v_proj", "o_proj", "up_proj"],
+            "target_parameters": ["mlp.experts.gate_up_proj", "mlp.gate.weight"],
+        },
+    ),
+    "minimax_m2-experts": Case(
+        "minimax_m2",
+        {
+            "r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"],
+            "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.gate.weight"],
+        },
+    ),
     "phi3-fused": Case("phi3", {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}),
     "lfm2-projections-of-a-convolution": Case(
         "lfm2", {"r": 4, "target_modules": ["in_proj", "out_proj", "w1", "w2", "w3", "q_proj"]}

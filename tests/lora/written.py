@@ -19,6 +19,8 @@ from transformers import (
     GraniteMoeHybridConfig,
     Lfm2Config,
     LlamaConfig,
+    MiMoV2FlashConfig,
+    MiniMaxM2Config,
     MixtralConfig,
     NemotronHConfig,
     Phi3Config,
@@ -85,6 +87,18 @@ BASES: dict[str, Callable[..., PreTrainedConfig]] = {
     ),
     "gpt2": lambda **more: GPT2Config(**GPT2, **more),
     "deepseek_v3": lambda **more: DeepseekV3Config(**LATENT, **more),
+    "mimo_v2_flash": lambda **more: MiMoV2FlashConfig(
+        **SIZES | {"num_key_value_heads": 1},
+        head_dim=8,
+        v_head_dim=6,
+        moe_intermediate_size=16,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        **more,
+    ),
+    "minimax_m2": lambda **more: MiniMaxM2Config(
+        **SIZES, head_dim=8, rotary_dim=4, num_local_experts=4, num_experts_per_tok=2, **more
+    ),
     "phi3": lambda **more: Phi3Config(**SIZES, pad_token_id=0, **more),
     "lfm2": lambda **more: Lfm2Config(**SIZES, layer_types=["conv", "full_attention"], block_multiple_of=2, **more),
     "granitemoehybrid": lambda **more: GraniteMoeHybridConfig(
