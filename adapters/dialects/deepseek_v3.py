@@ -1,4 +1,4 @@
-"""DeepSeek-V3 in GGUF: a `deepseek2` with sigmoid scores of experts and a routing bias."""
+"""DeepSeek-V3 in GGUF: a `deepseek2` with sigmoid scores of experts and a routing bias. GLM-4.7-Flash is one too."""
 
 from __future__ import annotations
 

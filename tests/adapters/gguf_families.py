@@ -37,7 +37,15 @@ from transformers.models.mistral4 import Mistral4Config
 
 from tests.adapters import gguf_keys, gguf_tensors, llama_cpp
 from tests.adapters.llama_cpp import Config, Tensors
-from tests.models import parity, test_falcon_h1, test_gemma4, test_lfm2_moe, test_mimo_v2_flash, test_minimax_m2
+from tests.models import (
+    parity,
+    test_falcon_h1,
+    test_gemma4,
+    test_glm4_moe_lite,
+    test_lfm2_moe,
+    test_mimo_v2_flash,
+    test_minimax_m2,
+)
 from tests.models.test_deepseek_v3 import save_biased
 
 ARCH = gguf.MODEL_ARCH
@@ -143,6 +151,11 @@ CASES: dict[str, Case] = {
     "deepseek-v3": Case(
         arch=ARCH.DEEPSEEK2, words=gguf_keys.v3, tensors=gguf_tensors.split_kv_b, save=save_biased,
         config=DeepseekV3Config(**SIZES | MLA, rope_parameters=OF_V2 | {"mscale": 1.0, "mscale_all_dim": 1.0}),
+    ),
+    # GLM-4.7-Flash: llama.cpp's converter writes it as DeepSeek-V3, which it is but for its sizes.
+    "deepseek-v3-sizes-of-glm": Case(
+        arch=ARCH.DEEPSEEK2, words=gguf_keys.glm_lite, tensors=gguf_tensors.split_kv_b, save=save_biased,
+        config=test_glm4_moe_lite.CASES["groups-yarn-tied"],
     ),
     "deepseek-v3-no-dense-layer": Case(
         arch=ARCH.DEEPSEEK2, words=gguf_keys.v3, tensors=gguf_tensors.split_kv_b, save=save_biased,

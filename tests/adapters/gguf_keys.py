@@ -178,6 +178,11 @@ def set_key(writer: gguf.GGUFWriter, key: str, value: int | list[int]) -> None:
         writer.add_uint32(name, value)
 
 
+def glm_lite(writer: gguf.GGUFWriter, config: Config) -> None:
+    """`Glm4MoeLiteModel.set_gguf_parameters`; the published config.json has the number of dense layers."""
+    v3(writer, {**config, "first_k_dense_replace": config["mlp_layer_types"].index("sparse")})
+
+
 def gpt_oss(writer: gguf.GGUFWriter, config: Config) -> None:
     writer.add_sliding_window(config["sliding_window"])
     writer.add_expert_feed_forward_length(config["intermediate_size"])

@@ -34,7 +34,12 @@ SAID: dict[str, Any] = {
     "vocab_size": 131, "hidden_size": 64, "intermediate_size": 34, "num_attention_heads": 20, "num_hidden_layers": 3,
 }  # fmt: skip
 # The keys of zai-org/GLM-4.7-Flash that transformers does not read.
-PUBLISHED: dict[str, Any] = {"first_k_dense_replace": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid"}
+PUBLISHED: dict[str, Any] = {
+    "partial_rotary_factor": 1.0,
+    "first_k_dense_replace": 1,
+    "topk_method": "noaux_tc",
+    "scoring_func": "sigmoid",
+}
 
 
 @pytest.mark.parametrize("words", [{}, {"mlp_layer_types": ["dense", "dense", "sparse"]}, {"q_lora_rank": None}])
@@ -46,6 +51,6 @@ def test_keys_that_are_absent(words: dict[str, Any]) -> None:
 def test_keys_of_the_published_config() -> None:
     """They state what transformers computes without them; other values are rejected."""
     assert OurConfig.from_hf(SAID | PUBLISHED) == OurConfig.from_hf(SAID)
-    for key in ("topk_method", "scoring_func"):
+    for key, other in (("topk_method", "other"), ("scoring_func", "other"), ("partial_rotary_factor", 0.5)):
         with pytest.raises(BringupError, match=f"BU122.*{key}"):
-            OurConfig.from_hf(SAID | PUBLISHED | {key: "other"})
+            OurConfig.from_hf(SAID | PUBLISHED | {key: other})
