@@ -34,6 +34,11 @@ class Awq(Stored):
     zeros: bool
     unquantized: UnquantizedModules
 
+    @property
+    def lists_modules(self) -> bool:
+        """Without a list, vLLM reads modules with a float weight as they are (`AWQConfig.maybe_update_config`)."""
+        return bool(self.unquantized)
+
     def matrix(self, weight: StoredMatrix) -> QuantisedMatrix:
         group = f"in/{self.group}"
         parts = {

@@ -31,6 +31,10 @@ class WithInputScales(Stored):
     def all_parts(self) -> tuple[str, ...]:
         return (*self.of.all_parts, *NAMES)
 
+    @property
+    def lists_modules(self) -> bool:
+        return self.of.lists_modules
+
     def stores(self, modules: Modules) -> bool:
         return self.of.stores(modules)
 

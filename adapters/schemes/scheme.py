@@ -89,6 +89,11 @@ class Stored(ABC):
         """Whether the config states that a module's matrices are stored in this way; see `StoredMatrix.modules`."""
         return not any(module in self.unquantized for module in modules)
 
+    @property
+    def lists_modules(self) -> bool:
+        """Whether the config lists the modules that are quantised, or the others. If not, the tensors decide."""
+        return True
+
     def unread_parts(self) -> Iterator[Unread]:
         """`unread`, and parts that may be dropped only for certain values."""
         return (Unread(part, why) for part, why in self.unread.items())

@@ -32,7 +32,8 @@ _OPEN = re.compile("\0\\w+\0")  # a stack's number that is not known yet
 class Reading:
     """What determines a tensor's storage: the config, the checkpoint's names, and the parameters that rules compute.
 
-    `tables` are the tensors that become tables of rows.
+    `tables` are the tensors that become tables of rows. `unlisted`: the config lists no modules, and some tensors are
+    quantised.
     """
 
     stored: Stored
@@ -41,6 +42,7 @@ class Reading:
     outside: frozenset[str]
     signature: Signature
     tables: frozenset[str]
+    unlisted: bool
     known: dict[tuple[str, frozenset[str]], Expr] = field(default_factory=dict[tuple[str, frozenset[str]], Expr])
 
     def parts_of(self, name: str) -> dict[str, TensorInfo]:
@@ -74,7 +76,7 @@ class Reading:
         plain = self.names.get(name)
         if plain is not None and plain.dtype not in FLOATS:
             return parts
-        if plain is not None and any(map(self.stored.unquantized.may_match, self.modules(name))):
+        if plain is not None and (self.unlisted or any(map(self.stored.unquantized.may_match, self.modules(name)))):
             return None
         if name.endswith(".weight") and len(parse(leaf.axes)) == 3:
             return None
@@ -199,7 +201,8 @@ def read_stored(adapter: Adapter, stored: Stored, signature: Signature, headers:
     """The adapter of a quantised checkpoint: the same rules, with matrices read from the tensors that store them."""
     names = adapter.names(headers)
     prefix, outside = names.carried or adapter.prefix, frozenset(adapter.outside())
-    reading = Reading(stored, names, prefix, outside, signature, frozenset(_tables(adapter, signature)))
+    unlisted = not stored.lists_modules and any(name.endswith(f".{stored.parts[0]}") for name in headers)
+    reading = Reading(stored, names, prefix, outside, signature, frozenset(_tables(adapter, signature)), unlisted)
 
     def of_rule(rule: Rule) -> Rule:
         return changed(rule, partial(_stored_source, rule=rule.pattern, reading=reading))
