@@ -24,7 +24,10 @@ class WithInputScales(Stored):
         self.of, self.unquantized = of, of.unquantized
         # The settings of a scheme's class, for this object.
         vars(self).update(
-            {name: getattr(of, name) for name in ("scheme", "parts", "parts_of_experts", "keeps_order", "block_key")}
+            {
+                name: getattr(of, name)
+                for name in ("scheme", "parts", "parts_of_experts", "keeps_order", "block_key", "leaves_experts")
+            }
         )
 
     @property

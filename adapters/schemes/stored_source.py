@@ -81,7 +81,9 @@ class Reading:
         if name.endswith(".weight") and len(parse(leaf.axes)) == 3:
             return None
         declared = self.signature.params.get(_parameter(rule, bindings))
-        return parts if declared is not None and is_converted(declared.axes) else None
+        if declared is None or (plain is not None and self.stored.leaves_experts and _of_experts(declared.axes)):
+            return None
+        return parts if is_converted(declared.axes) else None
 
 
 def part_name(name: str, part: str) -> str:
@@ -110,9 +112,14 @@ def is_converted(axes: Axes) -> bool:
     """
     names = [axis.name for axis in axes]
     if len(names) == 3:
-        return names[0] == "e"
+        return _of_experts(axes)
     rows = {node.name for node in axes[0].walk()} if names == ["out", "in"] else {"e"}
     return rows.isdisjoint({"vocab", "e"})
+
+
+def _of_experts(axes: Axes) -> bool:
+    """Whether a parameter has a matrix of each expert."""
+    return len(axes) == 3 and axes[0].name == "e"
 
 
 @dataclass(frozen=True)
