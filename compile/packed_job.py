@@ -106,7 +106,7 @@ def form_of(compiled: Job, job: Job) -> str:
 
 
 def _is_quantised(entry: Entry) -> bool:
-    return any(isinstance(source, Computed) and source.form for source in entry.sources)
+    return any(isinstance(source, Computed) and (source.form or source.formless) for source in entry.sources)
 
 
 def tensors_of_quantised(plan: Plan) -> frozenset[str]:

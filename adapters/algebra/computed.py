@@ -35,7 +35,8 @@ class Computed:
     `grains` declares which part of the inputs a part of the result depends on. It has a pair for each input and each
     dimension: that many indices of the result depend on that many indices of the input, in order; (0, 0) means that
     each depends on all. Without `grains`, each part depends on all inputs. `form`: the result is a quantised matrix,
-    and `arrays` are those of `Form.parts`, in their order: the inputs, unless `arrays_of_form` has them.
+    and `arrays` are those of `Form.parts`, in their order: the inputs, unless `arrays_of_form` has them. `formless`:
+    the result is a quantised matrix for which there is no form, with the reason.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Computed:
     grains: tuple[Grains, ...] = ()
     form: Form | None = None
     arrays_of_form: tuple[Region, ...] = ()
+    formless: str = ""
 
     @property
     def arrays(self) -> tuple[Region, ...]:

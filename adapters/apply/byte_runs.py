@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from bringup.adapters.algebra.computed import Computed
+from bringup.adapters.algebra.computed import Box, Computed
 from bringup.adapters.algebra.copy_nest import Nest
 from bringup.adapters.algebra.region import Region
+from bringup.adapters.apply.materialise import reads
 from bringup.adapters.planning.plan import Entry, Plan
 from bringup.spec import DTYPES, TensorInfo
 
@@ -24,7 +25,7 @@ MOST = 1 << 12  # runs of a tensor that are listed; more are read as one range
 def needed(entry: Entry) -> dict[str, list[Span]]:
     """The byte ranges that are read for a parameter, by tensor."""
     found: dict[str, list[Span]] = {}
-    for nest in _nests(entry.region, entry.sources):
+    for nest in _nests(entry.stored(), entry.sources):
         info = entry.sources[nest.source]
         assert isinstance(info, TensorInfo)
         found.setdefault(info.name, []).extend(_runs(nest))
@@ -70,14 +71,15 @@ def union(entries: Sequence[Entry]) -> dict[str, list[Span]]:
 
 
 def _nests(region: Region, sources: Sequence[TensorInfo | Computed]) -> Iterator[Nest]:
-    """Nests over tensors: for a computed value those of its inputs, which it reads completely."""
-    for nest in region.nests:
-        source = sources[nest.source]
-        if isinstance(source, Computed):
+    """Nests over tensors: for a computed value those of its inputs, of the part that is computed."""
+    seen = set[tuple[int, Box]]()
+    for nest, box, source in reads(region, sources):
+        if isinstance(source, TensorInfo):
+            yield nest
+        elif (nest.source, box) not in seen:
+            seen.add((nest.source, box))
             for part in source.inputs:
                 yield from _nests(part, sources)
-        else:
-            yield nest
 
 
 def _runs(nest: Nest) -> list[Span]:

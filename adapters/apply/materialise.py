@@ -92,7 +92,7 @@ def fill_region(region: Region, sources: Sequence[TensorInfo | Computed], read: 
     elif sum(nest.count for nest in region.nests) < region.size:
         flat[...] = np.zeros((), numpy_dtype(dtype))  # elements that no nest fills are padding
     loaded: dict[tuple[int, Box], np.ndarray] = {}
-    for nest, box, source in _reads(region, sources):
+    for nest, box, source in reads(region, sources):
         if (nest.source, box) not in loaded:
             loaded[nest.source, box] = source_array(source, sources, read)
         array = loaded[nest.source, box]
@@ -105,7 +105,7 @@ def fill_region(region: Region, sources: Sequence[TensorInfo | Computed], read: 
     return out
 
 
-def _reads(
+def reads(
     region: Region, sources: Sequence[TensorInfo | Computed]
 ) -> Iterator[tuple[Nest, Box, TensorInfo | Computed]]:
     """Each nest with its source; of a computed source only the part that is read, as a box."""

@@ -44,6 +44,9 @@ def packed(entry: Entry) -> Packed | None:
     """The packed form of a parameter; None if no source is quantised. Raises CannotPack."""
     matrices = {i: source for i, source in enumerate(entry.sources) if isinstance(source, Computed) and source.form}
     read = {nest.source for nest in entry.region.nests}
+    formless = (source.formless for source in map(entry.sources.__getitem__, read) if isinstance(source, Computed))
+    if reason := next(filter(None, formless), ""):
+        raise CannotPack(reason)
     if not read & matrices.keys() or len(entry.region.shape) < 2:
         return None
     if read - matrices.keys():

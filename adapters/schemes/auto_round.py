@@ -12,7 +12,15 @@ from typing import cast
 
 from bringup.adapters.schemes.awq import Awq
 from bringup.adapters.schemes.gptq import Gptq
-from bringup.adapters.schemes.gptq_keys import MOST_OVERRIDES, Groups, Override, Selection, override, read_groups
+from bringup.adapters.schemes.gptq_keys import (
+    MOST_OVERRIDES,
+    Groups,
+    Override,
+    Selection,
+    override,
+    read_auto_round,
+    read_groups,
+)
 from bringup.adapters.schemes.scheme import Scheme, Stored
 from bringup.graphs.config.expression import Expression
 from bringup.graphs.config.fields import Fields
@@ -22,21 +30,10 @@ from bringup.shown import shown
 AS_FLOATS = 16  # modules with at least this many bits are not quantised
 GPTQ = ("auto_round:auto_gptq", "auto_gptq")
 AWQ = ("auto_round:auto_awq", "auto_awq")
-# How the weights were optimised, and how a program multiplies.
-NEUTRAL = frozenset({
-    "autoround_version", "iters", "lr", "minmax_lr", "nsamples", "seqlen", "batch_size",
-    "gradient_accumulate_steps", "scale_dtype", "amp", "backend", "enable_quanted_input", "enable_minmax_tuning",
-    "enable_norm_bias_tuning", "enable_alg_ext", "low_gpu_mem_usage", "model_free", "super_bits",
-    "super_group_size", "act_data_type", "act_dynamic", "act_group_size", "act_sym", "dataset",
-    "to_quant_block_names", "quant_block_list", "damp_percent", "true_sequential", "static_groups", "model_seqlen",
-    "provider",
-})  # fmt: skip
 
 
 def read(words: Fields) -> Stored:
-    words.read |= NEUTRAL
-    words.only("data_type", "int")
-    words.only("act_bits", 16, 32)
+    read_auto_round(words)
     packing = words.choice("packing_format", (*GPTQ, *AWQ), GPTQ[0])
     usual = read_groups(words)
     selection = _selection(words, usual, other_groups=packing in GPTQ)

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from bringup.adapters.algebra.expr import Expr
 from bringup.adapters.algebra.quantised import QuantisedMatrix
-from bringup.adapters.schemes.gptq_keys import NEUTRAL, group_size, outputs
+from bringup.adapters.schemes.gptq_keys import group_size, outputs, read_notes
 from bringup.adapters.schemes.scheme import Scheme, Stored, StoredMatrix
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.unquantized import UnquantizedModules
@@ -33,6 +33,11 @@ class Awq(Stored):
     group: int
     zeros: bool
     unquantized: UnquantizedModules
+
+    @property
+    def lists_modules(self) -> bool:
+        """Without a list, vLLM reads modules with a float weight as they are (`AWQConfig.maybe_update_config`)."""
+        return bool(self.unquantized)
 
     def matrix(self, weight: StoredMatrix) -> QuantisedMatrix:
         group = f"in/{self.group}"
@@ -70,7 +75,8 @@ def read(words: Fields) -> Awq:
     GPT-QModel writes AWQ with other keys (`QuantizeConfig.to_dict` in gptqmodel/quantization/config.py): the layout as
     `format` and `checkpoint_format` next to `version`, and keys of GPTQ with the one value that AWQ has.
     """
-    words.read |= NEUTRAL | {"do_fuse", "fuse_max_seq_len", "modules_to_fuse"}
+    read_notes(words)
+    words.read |= {"do_fuse", "fuse_max_seq_len", "modules_to_fuse"}
     for key, early in EARLY.items():
         if {key, early} <= words.raw.keys() and words.raw[key] != words.raw[early]:
             message = f"config sets `{early}` = {shown(words.raw[early])} and `{key}` = {shown(words.raw[key])}"
@@ -80,7 +86,6 @@ def read(words: Fields) -> Awq:
     words.only(bits, 4)
     for key in ("version", "format", "checkpoint_format"):
         words.only(key, "gemm", "GEMM")
-    words.only("pack_dtype", "int32")
     for key in ("desc_act", "lm_head"):
         words.only(key, False)
     for key in ("adapter", "rotation", "dynamic"):

@@ -3,6 +3,9 @@
 bitsandbytes/nn/modules.py (`Linear8bitLt`, `Params4bit`) and functional.py (`QuantState.as_dict`, `quantize_4bit`,
 `int8_vectorwise_dequant`): with four bits a weight is table[code] · absmax; the codes of even indices are in the high
 bits of bytes. With double quantisation absmax is table2[code2] · absmax2 + offset; the offset is in JSON.
+
+Modules of class `Linear` are converted. From version 5 on, transformers has the experts of a layer in one parameter,
+and they remain floats; before, each was a module.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ class Int8(Stored):
 
     scheme: ClassVar[str] = "bitsandbytes int8"
     parts: ClassVar[tuple[str, ...]] = ("weight", "SCB")
+    leaves_experts: ClassVar[bool] = True
     unquantized: UnquantizedModules
 
     def matrix(self, weight: StoredMatrix) -> QuantisedMatrix:
@@ -70,6 +74,7 @@ class FourBits(Stored):
         "weight", "weight.absmax", "weight.quant_map", "weight.nested_absmax", "weight.nested_quant_map",
         "weight.quant_state.bitsandbytes__nf4", "weight.quant_state.bitsandbytes__fp4",
     )  # fmt: skip
+    leaves_experts: ClassVar[bool] = True
     table: str
     nested: bool
     unquantized: UnquantizedModules

@@ -40,7 +40,7 @@ SIZE = "the size of the matrix, which the graph declares"
 
 @dataclass(frozen=True, slots=True)
 class CompressedTensors(Stored):
-    """`groups` are the settings of modules: by name, else by expression, else by class."""
+    """`groups` are the settings of modules, None for plain ones: by name, else by expression, else by class."""
 
     scheme: ClassVar[str] = "compressed-tensors"
     parts: ClassVar[tuple[str, ...]] = (
@@ -51,13 +51,13 @@ class CompressedTensors(Stored):
         **CACHES,
     }
     keeps_order: ClassVar[bool] = True
-    groups: tuple[tuple[Targets, Weights], ...]
+    groups: tuple[tuple[Targets, Weights | None], ...]
     unquantized: UnquantizedModules
 
     def weights(self, modules: Modules) -> Weights | None:
-        """The settings of a module; None if no group includes it."""
+        """The settings of a module; None if it is plain, or if no group includes it."""
         ranked = [(targets.rank(modules), weights) for targets, weights in self.groups]
-        rank, found = min(ranked, key=lambda one: one[0])
+        (rank, _), found = min(ranked, key=lambda one: one[0])
         return found if rank < Targets.NONE else None
 
     def stores(self, modules: Modules) -> bool:
@@ -130,7 +130,7 @@ def read(words: Fields) -> CompressedTensors | None:
     _only_dense(words)
     if words.group("transform_config"):
         words.error("BU122", "config sets `transform_config`: rotations of weights are not read", "transform_config")
-    format, groups = words.get("format", str, "dense"), list[tuple[Targets, Weights]]()
+    format, groups = words.get("format", str, "dense"), list[tuple[Targets, Weights | None]]()
     for name, group in words.group("config_groups").items():
         if not isinstance(group, dict):
             help = "write its `targets` and `weights`, as compressed-tensors does when it saves"
@@ -140,8 +140,8 @@ def read(words: Fields) -> CompressedTensors | None:
         weights = read_weights(inner, format)
         targets = Targets.of(inner, "targets")
         words.findings += inner.done()
-        groups += [(targets, weights)] if weights else []
-    return CompressedTensors(tuple(groups), unquantized) if groups else None
+        groups.append((targets, weights))
+    return CompressedTensors(tuple(groups), unquantized) if any(weights for _, weights in groups) else None
 
 
 def _only_dense(words: Fields) -> None:

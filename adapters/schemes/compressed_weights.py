@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import cast
 
@@ -49,7 +50,7 @@ def read_weights(group: Fields, format: str) -> Weights | None:
     args = Fields(words, f"{group.family} `weights`")
     args.read |= {"observer", "observer_kwargs", "scale_dtype", "zp_dtype", "is_mse"}
     args.only("dynamic", False)
-    kind, bits = args.get("type", str, "int"), args.size("num_bits", 8)
+    kind, bits = args.get("type", str, "int").lower(), args.size("num_bits", 8)
     own = _inferred(kind, bits, words.get("group_size")) if own == "mixed-precision" else own
     if (kind, bits) not in FORMATS.get(own, ()):
         known = ", ".join(f"`{format}`" for format in FORMATS)
@@ -78,11 +79,16 @@ def _inferred(kind: str, bits: int, group_size: object) -> str:
 
 
 def _block(args: Fields) -> Block:
-    """The block that shares a scale, by `strategy`; without one, by `group_size`."""
+    """The block that shares a scale, by `strategy`; without one, by `group_size`.
+
+    As in `QuantizationArgs`, words may have capitals, and the block may be a string, as in early versions: "128x128".
+    """
     size = args.optional("group_size", int)
     inferred = "tensor" if size is None else "channel" if size == -1 else "group"
-    strategy = args.get("strategy", str, inferred, null=inferred)
+    strategy = args.get("strategy", str, inferred, null=inferred).lower()
     structure = cast("object", args.raw.get("block_structure"))
+    if isinstance(structure, str) and (early := re.fullmatch(r"(\d{1,9})x(\d{1,9})", structure)):
+        structure = [int(early[1]), int(early[2])]
     args.read |= {"block_structure"}
     match strategy, size, structure:
         case "tensor", _, _:

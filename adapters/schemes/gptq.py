@@ -42,6 +42,11 @@ class Gptq(Stored):
     def stores(self, modules: Modules) -> bool:
         return not any(module in self.unquantized for module in modules) and self.selection.groups(modules) is not None
 
+    @property
+    def lists_modules(self) -> bool:
+        """GPT-QModel writes no list: each of its models has one (`module_tree`), with `shared_expert_gate` left out."""
+        return bool(self.selection.endings or self.selection.named or self.unquantized)
+
     def matrix(self, weight: StoredMatrix) -> QuantisedMatrix:
         groups = self.selection.groups(weight.modules)
         assert groups is not None  # otherwise the config does not list it as quantised

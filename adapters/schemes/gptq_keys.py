@@ -26,6 +26,16 @@ NEUTRAL = frozenset({
     "model_name_or_path", "model_file_base_name", "backend", "use_exllama", "disable_exllama", "exllama_config",
     "use_cuda_fp16", "method",
 })  # fmt: skip
+# Those of AutoRound (`SERIALIZATION_KEYS` in auto_round/compressors/base.py), which it also writes to the config of a
+# checkpoint that it exports as GPTQ or AWQ.
+AUTO_ROUND = frozenset({
+    "autoround_version", "iters", "lr", "minmax_lr", "nsamples", "seqlen", "batch_size",
+    "gradient_accumulate_steps", "scale_dtype", "amp", "backend", "enable_quanted_input", "enable_minmax_tuning",
+    "enable_norm_bias_tuning", "enable_alg_ext", "low_gpu_mem_usage", "model_free", "super_bits",
+    "super_group_size", "act_data_type", "act_dynamic", "act_group_size", "act_sym", "dataset",
+    "to_quant_block_names", "quant_block_list", "damp_percent", "true_sequential", "static_groups", "model_seqlen",
+    "provider", "supported_types", "static_kv_dtype", "static_attention_dtype",
+})  # fmt: skip
 
 
 class Groups(NamedTuple):
@@ -106,10 +116,24 @@ def outputs(weight: StoredMatrix) -> str:
     return str(scales.shape[-1]) if scales and scales.shape else "out"
 
 
-def read_selection(words: Fields, usual: Groups) -> Selection:
-    """`lm_head`, `modules_in_block_to_quantize` and `dynamic`; also marks keys without effect as read."""
+def read_notes(words: Fields) -> None:
+    """Marks keys without effect as read: GPTQ's, and AutoRound's if its version is there."""
     words.read |= NEUTRAL
     words.only("pack_dtype", "int32")
+    if "autoround_version" in words.raw:
+        read_auto_round(words)
+
+
+def read_auto_round(words: Fields) -> None:
+    """Marks AutoRound's keys without effect as read. Reports BU122 for weights or activations of other kinds."""
+    words.read |= AUTO_ROUND
+    words.only("data_type", "int")
+    words.only("act_bits", 16, 32, None)
+
+
+def read_selection(words: Fields, usual: Groups) -> Selection:
+    """`lm_head`, `modules_in_block_to_quantize` and `dynamic`; also marks keys without effect as read."""
+    read_notes(words)
     words.only("is_marlin_format", False)
     for key in ("adapter", "rotation"):
         words.only(key, None)

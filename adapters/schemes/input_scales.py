@@ -24,12 +24,19 @@ class WithInputScales(Stored):
         self.of, self.unquantized = of, of.unquantized
         # The settings of a scheme's class, for this object.
         vars(self).update(
-            {name: getattr(of, name) for name in ("scheme", "parts", "parts_of_experts", "keeps_order", "block_key")}
+            {
+                name: getattr(of, name)
+                for name in ("scheme", "parts", "parts_of_experts", "keeps_order", "block_key", "leaves_experts")
+            }
         )
 
     @property
     def all_parts(self) -> tuple[str, ...]:
         return (*self.of.all_parts, *NAMES)
+
+    @property
+    def lists_modules(self) -> bool:
+        return self.of.lists_modules
 
     def stores(self, modules: Modules) -> bool:
         return self.of.stores(modules)

@@ -169,7 +169,7 @@ class ByRows(Expr):
             return matrix
         computed = scope.sources[-1]
         assert isinstance(computed, Computed)
-        scope.sources[-1] = replace(computed, form=None)
+        scope.sources[-1] = replace(computed, form=None, formless="its blocks continue from row to row")
         return _rows(matrix, columns)
 
 

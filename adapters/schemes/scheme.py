@@ -79,6 +79,8 @@ class Stored(ABC):
     """The parts that may replace a tensor `T` of all experts, without `.weight` at its end: `blocks` for `T_blocks`."""
     keeps_order: ClassVar[bool] = False
     """Whether a matrix that is published as [in, out] (GPT-2's) is stored as [in, out] by this scheme too."""
+    leaves_experts: ClassVar[bool] = False
+    """Whether converters may leave experts as they are, without a list in the config: the tensors decide."""
     unread: ClassVar[Mapping[str, str]] = {}
     """Parts that no weight is computed from, with the reason: {`input_scale`: "of activations, which …"}."""
     block_key: ClassVar[str] = "group_size"
@@ -88,6 +90,11 @@ class Stored(ABC):
     def stores(self, modules: Modules) -> bool:
         """Whether the config states that a module's matrices are stored in this way; see `StoredMatrix.modules`."""
         return not any(module in self.unquantized for module in modules)
+
+    @property
+    def lists_modules(self) -> bool:
+        """Whether the config lists the modules that are quantised, or the others. If not, the tensors decide."""
+        return True
 
     def unread_parts(self) -> Iterator[Unread]:
         """`unread`, and parts that may be dropped only for certain values."""

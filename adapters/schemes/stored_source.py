@@ -32,7 +32,8 @@ _OPEN = re.compile("\0\\w+\0")  # a stack's number that is not known yet
 class Reading:
     """What determines a tensor's storage: the config, the checkpoint's names, and the parameters that rules compute.
 
-    `tables` are the tensors that become tables of rows.
+    `tables` are the tensors that become tables of rows. `unlisted`: the config lists no modules, and some tensors are
+    quantised.
     """
 
     stored: Stored
@@ -41,6 +42,7 @@ class Reading:
     outside: frozenset[str]
     signature: Signature
     tables: frozenset[str]
+    unlisted: bool
     known: dict[tuple[str, frozenset[str]], Expr] = field(default_factory=dict[tuple[str, frozenset[str]], Expr])
 
     def parts_of(self, name: str) -> dict[str, TensorInfo]:
@@ -74,12 +76,14 @@ class Reading:
         plain = self.names.get(name)
         if plain is not None and plain.dtype not in FLOATS:
             return parts
-        if plain is not None and any(map(self.stored.unquantized.may_match, self.modules(name))):
+        if plain is not None and (self.unlisted or any(map(self.stored.unquantized.may_match, self.modules(name)))):
             return None
         if name.endswith(".weight") and len(parse(leaf.axes)) == 3:
             return None
         declared = self.signature.params.get(_parameter(rule, bindings))
-        return parts if declared is not None and is_converted(declared.axes) else None
+        if declared is None or (plain is not None and self.stored.leaves_experts and _of_experts(declared.axes)):
+            return None
+        return parts if is_converted(declared.axes) else None
 
 
 def part_name(name: str, part: str) -> str:
@@ -108,9 +112,14 @@ def is_converted(axes: Axes) -> bool:
     """
     names = [axis.name for axis in axes]
     if len(names) == 3:
-        return names[0] == "e"
+        return _of_experts(axes)
     rows = {node.name for node in axes[0].walk()} if names == ["out", "in"] else {"e"}
     return rows.isdisjoint({"vocab", "e"})
+
+
+def _of_experts(axes: Axes) -> bool:
+    """Whether a parameter has a matrix of each expert."""
+    return len(axes) == 3 and axes[0].name == "e"
 
 
 @dataclass(frozen=True)
@@ -199,7 +208,8 @@ def read_stored(adapter: Adapter, stored: Stored, signature: Signature, headers:
     """The adapter of a quantised checkpoint: the same rules, with matrices read from the tensors that store them."""
     names = adapter.names(headers)
     prefix, outside = names.carried or adapter.prefix, frozenset(adapter.outside())
-    reading = Reading(stored, names, prefix, outside, signature, frozenset(_tables(adapter, signature)))
+    unlisted = not stored.lists_modules and any(name.endswith(f".{stored.parts[0]}") for name in headers)
+    reading = Reading(stored, names, prefix, outside, signature, frozenset(_tables(adapter, signature)), unlisted)
 
     def of_rule(rule: Rule) -> Rule:
         return changed(rule, partial(_stored_source, rule=rule.pattern, reading=reading))

@@ -50,10 +50,15 @@ class Targets:
         classes = frozenset(entry for entry in plain if _CLASS.fullmatch(entry))
         return cls(frozenset(plain - classes), tuple(expressions), classes)
 
-    def rank(self, modules: Modules) -> int:
-        """The precedence of the match with a module, which has these names: the least is the closest."""
+    def rank(self, modules: Modules) -> tuple[int, str]:
+        """The precedence of the match with a module, which has these names: the least is the closest.
+
+        Of several expressions, or classes, the first in alphabetical order (compressed-tensors' `match_targets`).
+        """
         if not self.names.isdisjoint(modules):
-            return self.NAME
-        if any(expression.matches(module) for expression in self.expressions for module in modules):
-            return self.EXPRESSION
-        return self.CLASS if any(("Embedding" in name) == modules.table for name in self.classes) else self.NONE
+            return self.NAME, ""
+        matching = [each.text for each in self.expressions if any(map(each.matches, modules))]
+        if matching:
+            return self.EXPRESSION, min(matching)
+        of_kind = [name for name in self.classes if ("Embedding" in name) == modules.table]
+        return (self.CLASS, min(of_kind)) if of_kind else (self.NONE, "")

@@ -62,17 +62,22 @@ def _places(nest: Nest, source: str) -> str:
 
 
 def dtypes(entry: Entry) -> Iterator[str]:
-    """The conversion of the dtype of each source."""
+    """The conversion of the dtype of each source that the parameter is copied from."""
     stored = entry.declared.storage[1]
-    views = dict.fromkeys(nest.view for nest in entry.region.nests)
-    for view in views:
+    views: dict[int, dict[str, None]] = {}
+    for nest in entry.region.nests:
+        views.setdefault(nest.source, {})[nest.view] = None
+    copied = {index: entry.sources[index] for index in views}
+    computed = {view for index, source in copied.items() if isinstance(source, Computed) for view in views[index]}
+    for view in dict.fromkeys(view for each in views.values() for view in each):
         if view == entry.declared.dtype or view not in FLOATS:
-            yield f"{view}, as stored" if view == stored else f"{view}, packed into {stored}"
+            origin = "as computed" if view in computed else "as stored"
+            yield f"{view}, {origin}" if view == stored else f"{view}, packed into {stored}"
         else:
             yield f"{view} → {stored}, {'exact' if _widens(view, stored) else 'rounded to nearest even'}"
-    for source in entry.sources:
-        if isinstance(source, TensorInfo) and source.dtype not in views and not DTYPES[source.dtype].block:
-            yield f"the bits of {source.dtype} `{source.name}` are read as {', '.join(views)}"
+    for index, source in copied.items():
+        if isinstance(source, TensorInfo) and source.dtype not in views[index] and not DTYPES[source.dtype].block:
+            yield f"the bits of {source.dtype} `{source.name}` are read as {', '.join(views[index])}"
 
 
 def _widens(old: str, new: str) -> bool:

@@ -7,13 +7,20 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bringup.adapters.algebra.expr import Source
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.adapters.dialects.dialect import family_of
-from bringup.adapters.planning.quantization import WORDS, format_of, parts_of, quantization_words
+from bringup.adapters.planning.quantization import (
+    WORDS,
+    format_of,
+    parts_of,
+    quantization_path,
+    quantization_words,
+)
 from bringup.adapters.planning.rules import Tied
+from bringup.adapters.schemes.registry import read_quantisation
 from bringup.compile.adapter_file import adapter_of
 from bringup.diagnostics import BringupError, Diagnostic
 from bringup.graphs.config.fields import Fields
@@ -85,6 +92,7 @@ def inspection(checkpoint: Checkpoint) -> Inspection:
     raw = checkpoint.config
     names, family = architectures(raw), _family(checkpoint)
     read, refused, settings = _read(family, raw) if family else (set[str](), [], None)
+    read |= _quantisation_keys(raw, family) if family else set()
     rest = {key: value for key, value in raw.items() if key not in read}
     unread = {key: value for key, value in rest.items() if key not in NEUTRAL}
     return Inspection(
@@ -146,6 +154,11 @@ def _read(family: Family, raw: Mapping[str, Any]) -> tuple[set[str], list[Diagno
     return fields.read & raw.keys() - unknown, refused, None if fields.has_errors else settings
 
 
+def _quantisation_keys(raw: Mapping[str, Any], family: Family) -> set[str]:
+    """The key of the `quantization_config` if a scheme reads it."""
+    return {quantization_path(raw)[0]} & raw.keys() if read_quantisation(raw, family.name).stored else set()
+
+
 def _near(raw: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
     """Families ordered by the number of keys that are unread, rejected or missing; then by that of keys read."""
     found: list[tuple[int, int, str, list[str]]] = []
@@ -171,6 +184,9 @@ def _tied(family: Family, settings: Any, checkpoint: Checkpoint) -> Iterator[tup
 def _quantized(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     """The keys of `quantization_config`, and the formats that names and dtypes of tensors show."""
     words = quantization_words(checkpoint.config)
+    inner: object = words.get("quantization")  # ModelOpt's keys, as in hf_quant_config.json
+    if isinstance(inner, Mapping):
+        words = {**words, **cast("Mapping[str, object]", inner)}
     yield from ((key, shown(words[key])) for key in WORDS if key in words)
     method = str(words.get("quant_method", ""))
     rows = [row.name for parts in parts_of(checkpoint.headers).values() if (row := format_of(parts, method))]

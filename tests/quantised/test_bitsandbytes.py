@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Qwen3MoeConfig
 
 from bringup.adapters.apply.materialise import materialise
 from bringup.adapters.checkpoints.memory import dict_checkpoint
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import check
+from tests.models import family as shown
 from tests.models import parity
 from tests.quantised.checkpoints import WHOLE_WORDS, is_quantised, write
 from tests.quantised.int4_formats import FORMATS, four_bits, int8
@@ -73,6 +75,20 @@ def test_its_own_matrices(kind: str, block: int, nested: bool, tmp_path: Path) -
         np.testing.assert_allclose(arrays[name], exact, 0, CLOSE * np.abs(exact).max(), err_msg=name)
 
 
+def dequantised(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """The matrices of the modules of bitsandbytes in a model of transformers, as it dequantises them."""
+    for module, layer in model.named_modules():
+        if type(layer).__module__.startswith("bitsandbytes"):
+            held: Any = layer.weight
+            eight = not hasattr(held, "quant_state")
+            yield module, _int8(held) if eight else _floats(held.data, held.quant_state)
+
+
+def _int8(held: Any) -> torch.Tensor:
+    codes, scales = (held.CB, held.SCB) if held.CB is not None else (held.data, held.SCB)
+    return functional().int8_vectorwise_dequant(codes, scales)
+
+
 @pytest.mark.parametrize("name", ["nf4", "nf4 nested", "fp4 of 128", "int8"])
 def test_its_loader_reads_what_we_read(name: str, tmp_path: Path) -> None:
     """The weights of transformers' model, whose linear layers are bitsandbytes' own, dequantised by it."""
@@ -81,16 +97,48 @@ def test_its_loader_reads_what_we_read(name: str, tmp_path: Path) -> None:
     job = open_job(checkpoint=str(quantised))
     arrays = materialise(job.plan, job.checkpoint)
     model = AutoModelForCausalLM.from_pretrained(quantised, dtype=torch.float32)
-    compared = 0
-    for module, layer in model.named_modules():
-        if not type(layer).__module__.startswith("bitsandbytes"):
-            continue
-        held = layer.weight
-        if name == "int8":
-            theirs = functional().int8_vectorwise_dequant(held.data, held.SCB)
-        else:
-            theirs = _floats(held.data, held.quant_state)
+    modules = dict(dequantised(model))
+    for module, theirs in modules.items():
         wanted = theirs.float().numpy()
         np.testing.assert_allclose(arrays[f"{module}.weight"], wanted, 0, CLOSE * np.abs(wanted).max(), err_msg=module)
-        compared += 1
-    assert compared == 14
+    assert len(modules) == 14
+
+
+MOES = {
+    "mixtral": WHOLE_WORDS["mixtral of words"],
+    "qwen3_moe": Qwen3MoeConfig(
+        vocab_size=131, num_hidden_layers=2, max_position_embeddings=256, hidden_size=64, moe_intermediate_size=32,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_experts=4, num_experts_per_tok=2,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", MOES)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_experts_that_transformers_leaves_as_floats(family: str, bits: int, tmp_path: Path) -> None:
+    """transformers 5 converts `Linear` modules, and the experts of a layer are one parameter: they are saved as floats,
+    and the config has no list of them. Logits are those of transformers with the dequantised matrices."""
+    functional()
+    plain = parity.save_checkpoint(MOES[family], tmp_path / "plain")
+    kind: dict[str, Any] = {"load_in_8bit": True} if bits == 8 else {
+        "load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.float32,
+    }  # fmt: skip
+    model = AutoModelForCausalLM.from_pretrained(
+        plain, quantization_config=BitsAndBytesConfig(**kind), dtype=torch.float32, **parity.PLAIN
+    )
+    model.save_pretrained(tmp_path / "saved")
+    job = open_job(checkpoint=str(tmp_path / "saved"))
+    assert not check(job).findings
+    experts = [info for name, info in job.checkpoint.headers.items() if ".experts." in name]
+    assert {info.dtype for info in experts} == {"float32"}
+    assert any(
+        name.endswith("o_proj.weight") and info.dtype != "float32" for name, info in job.checkpoint.headers.items()
+    )
+    reference = parity.load_reference(plain)
+    for name, theirs in dequantised(model):
+        reference.get_submodule(name).weight.data = theirs.float()
+    tokens = parity.random_tokens(24, 131)
+    with torch.no_grad():
+        wanted = reference(torch.tensor([tokens])).logits[0].numpy()
+    ours = shown.eager_logits(job, tokens, len(tokens))
+    assert abs(ours - wanted[-len(ours) :]).max() <= shown.WORST["torch"] * abs(wanted).max()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -139,3 +140,29 @@ def test_a_reference_whose_code_stops(tmp_path: Path) -> None:
         with pytest.raises(expected, match="N must be divisible by block_n") as found:
             reference.logits(TOKENS)
         assert ("BU703" in str(found.value)) == (folder == quantised)
+
+
+def test_inspect_lists_the_keys_that_a_scheme_reads(gptq: Path, tmp_path: Path) -> None:
+    def inspected(folder: Path) -> dict[str, Any]:
+        return json.loads(CliRunner().invoke(cli, ["inspect", str(folder), "--format", "json"]).stdout)
+
+    found = inspected(gptq)
+    assert "quantization_config" in found["config"]["known"]
+    assert not found["config"]["unread"]
+    of_file, _ = write("llama", PUBLISHED["modelopt-nvfp4"], tmp_path)
+    found = inspected(of_file)
+    assert found["quantization"]["quant_algo"] == "'NVFP4'"
+    assert not found["config"]["unread"]
+    config = json.loads((gptq / "config.json").read_text("utf-8"))
+    config["quantization_config"] = {"quant_method": "hqq"}
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    (tmp_path / "model.safetensors").write_bytes((gptq / "model.safetensors").read_bytes())
+    assert "quantization_config" in inspected(tmp_path)["config"]["unread"]
+
+
+def test_explain_states_the_dtype_that_is_computed(gptq: Path) -> None:
+    """Of the tensors that a value is computed from, nothing: their bits are not read as floats."""
+    words = ["explain", "model.layers.0.mlp.up_proj.weight", "--checkpoint", str(gptq)]
+    output = CliRunner().invoke(cli, words).stdout
+    lines = [line.split(maxsplit=1)[1] for line in output.splitlines() if line.startswith("  dtype ")]
+    assert lines == ["float32, as computed"]

@@ -40,6 +40,7 @@ from tests.convert import models
 from tests.convert.test_convert import save
 from tests.models import family as shown
 from tests.models import parity
+from tests.quantised.test_bitsandbytes import dequantised
 from tests.quantised.test_official import official
 
 RECIPES = ("int8", "int4-g32", "fp8", "fp8-block", "mxfp4")
@@ -106,7 +107,13 @@ def test_transformers_reads_it_without_settings(recipe: str, folder: Path, tmp_p
     out, because compressed-tensors multiplies it in bfloat16, which a model in float32 cannot."""
     job = open_job(checkpoint=str(folder / "llama"), options=GraphOptions(quantize=recipe))
     export(job, tmp_path / "out")
-    assert_same_logits(job, official(tmp_path / "out"))
+    model = official(tmp_path / "out")
+    if recipe == "nf4":  # on a CPU with bfloat16, bitsandbytes 0.50 multiplies in it
+        matrices, model = dict(dequantised(model)), official(folder / "llama")
+        assert len(matrices) == 14
+        for name, matrix in matrices.items():
+            model.get_submodule(name).weight.data = matrix.float()
+    assert_same_logits(job, model)
 
 
 def assert_same_logits(job: Job, model: torch.nn.Module) -> None:

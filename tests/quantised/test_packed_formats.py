@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from bringup.compile.estimate.sizes import dry_run
 from bringup.compile.job import open_job
 from bringup.compile.packed_job import pack_job
+from bringup.diagnostics import BringupError
 from tests.models import family, parity
 from tests.quantised import formats, int4_formats
 from tests.quantised.checkpoints import CASES, WHOLE_WORDS, write
@@ -37,3 +39,21 @@ def test_logits(name: str, case: str, folder: Path) -> None:
     floats, ours = (family.eager_logits(each, tokens, 17) for each in (job, packed.job))
     assert abs(floats - wanted).max() <= family.WORST["torch"] * abs(wanted).max()
     assert abs(ours - floats).max() <= 1e-5 * abs(floats).max()
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_matrices_without_a_form_are_reported(name: str, folder: Path) -> None:
+    """`compile` states that they are dequantised, and why; `--weights packed` fails with that reason."""
+    quantised, _ = write("llama of words", FORMATS[name], folder)
+    job = open_job(checkpoint=str(quantised))
+    reason = "its blocks continue from row to row"
+    packed = pack_job(job)
+    assert packed.floats
+    assert set(packed.floats.values()) == {reason}
+    assert packed.summary.startswith(f"{len(packed.names)} parameters packed, {len(packed.floats)} dequantised (")
+    assert len(packed.names) + len(packed.floats) == 14
+    assert reason in dry_run(job, "torch", 64).quantised_form
+    assert dry_run(job, "torch", 64, weights_form="float").quantised_form.startswith("14 parameters dequantised")
+    if not packed.names:
+        with pytest.raises(BringupError, match=f"BU410: no weight can stay packed: 0 .*{reason}"):
+            dry_run(job, "torch", 64, weights_form="packed")

@@ -97,6 +97,30 @@ def test_text_that_does_not_occur_in_names(folder: Path) -> None:
     assert (finding.code, finding.parameter) == ("BU137", "model.layers.{0..1}.self_attn.o_proj.weight")
 
 
+@pytest.mark.parametrize("name", ["gptq", "awq", "auto-round"])
+def test_configs_without_a_list(name: str, folder: Path) -> None:
+    """GPT-QModel leaves out modules that each of its models names (`shared_expert_gate:!`), and no config."""
+    tensors, exact, config = opened(name, folder)
+    config["quantization_config"].pop("extra_config", None)
+    some = {key: array for key, array in tensors.items() if "o_proj" not in key}
+    some |= {key: array for key, array in exact.items() if "o_proj" in key}
+    the_same(some, exact, config)
+
+
+@pytest.mark.parametrize("name", ["gptq", "awq"])
+def test_a_config_of_another_checkpoint(name: str, folder: Path) -> None:
+    """If nothing is quantised, the config is wrong; and so it is if it lists the modules."""
+    tensors, exact, config = opened(name, folder)
+    assert one(exact, config).code == "BU137"
+    key = "modules_to_not_convert" if name == "awq" else "modules_in_block_to_quantize"
+    modules = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj",
+               "mlp.up_proj", "mlp.down_proj"]  # fmt: skip
+    config["quantization_config"][key] = ["lm_head"] if name == "awq" else modules
+    some = {key: array for key, array in tensors.items() if "o_proj" not in key}
+    some |= {key: array for key, array in exact.items() if "o_proj" in key}
+    assert one(some, config).parameter == "model.layers.{0..1}.self_attn.o_proj.weight"
+
+
 @pytest.mark.parametrize(
     ("name", "end", "dtype"),
     [
