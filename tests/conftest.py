@@ -170,6 +170,18 @@ def no_service(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def nothing_flushed() -> Iterator[None]:
+    """Files are read back from memory: nothing here survives the machine, and a flush takes 8 ms on a common disk.
+
+    A descriptor that is not open still fails. The processes of tests/resources flush what they write.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("fsync", "fdatasync"):
+            patch.setattr(os, name, os.fstat, raising=False)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Compiles of one run of the tests, of all its workers, share a cache; nobody's own is read or written."""
     base = tmp_path_factory.getbasetemp()
