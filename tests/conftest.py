@@ -24,11 +24,18 @@ settings.load_profile("any load")
 # that open the same bundles are apart: what the first one compiles, the second finds in the cache.
 LONGEST = (
     "models/test_families.py",
+    "targets/recurrent/test_recurrent_gpu.py",
+    "kernels/test_resources.py",
+    "models/test_rounding.py",
+    "models/test_smollm2.py",
     "resources/",
     "llvm/test_variants.py",
     "quantised/test_fp8_activations.py",
     "llvm/test_users_ops.py",
     "kernels/test_fp8.py",
+    "kernels/recurrent/test_resources.py",
+    "targets/recurrent/test_state_space.py",
+    "models/test_gpt2.py",
     "hip/",
     "llvm/test_quant.py",
     "llvm/test_products.py",
