@@ -44,7 +44,7 @@ def all_lanes(mask: Any) -> bool:
 
 def any_lane(mask: Any) -> bool:
     """Whether any element is set."""
-    return np.count_nonzero(mask) > 0
+    return bool(np.count_nonzero(mask))
 
 
 def active(mask: Any, predicate: Any) -> Any:
