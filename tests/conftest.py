@@ -24,11 +24,18 @@ settings.load_profile("any load")
 # that open the same bundles are apart: what the first one compiles, the second finds in the cache.
 LONGEST = (
     "models/test_families.py",
+    "targets/recurrent/test_recurrent_gpu.py",
+    "kernels/test_resources.py",
+    "models/test_rounding.py",
+    "models/test_smollm2.py",
     "resources/",
     "llvm/test_variants.py",
     "quantised/test_fp8_activations.py",
     "llvm/test_users_ops.py",
     "kernels/test_fp8.py",
+    "kernels/recurrent/test_resources.py",
+    "targets/recurrent/test_state_space.py",
+    "models/test_gpt2.py",
     "hip/",
     "llvm/test_quant.py",
     "llvm/test_products.py",
@@ -167,6 +174,18 @@ def no_service(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests say the same on a developer's machine and in a step of GitHub Actions."""
     for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE", "BRINGUP_OUTPUT_FORMAT"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def nothing_flushed() -> Iterator[None]:
+    """Files are read back from memory: nothing here survives the machine, and a flush takes 8 ms on a common disk.
+
+    A descriptor that is not open still fails. The processes of tests/resources flush what they write.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("fsync", "fdatasync"):
+            patch.setattr(os, name, os.fstat, raising=False)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

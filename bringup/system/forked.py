@@ -20,8 +20,12 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def forked(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+def forked(
+    work: Callable[[Item], Result], items: Sequence[Item], finish: Callable[[], None] = lambda: None
+) -> list[Result]:
     """`work` of every item, in order. This process takes part; it repeats items that a child did not finish.
+
+    Each process calls `finish` after its last item, also after an error.
 
     Items are started in order, by the next free process: the longest should be first. After an error no more are
     started; the error of the first item with one is raised here, with its own traceback. Results must be picklable. If
@@ -38,7 +42,8 @@ def forked(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result
         pipes: list[Connection] = []
         for number in range(1, count):
             ours, theirs = context.Pipe(duplex=False)
-            child = context.Process(target=_serve, args=(theirs, work, items, number, queue, os.getpid()), daemon=True)
+            given = theirs, work, items, finish, number, queue, os.getpid()
+            child = context.Process(target=_serve, args=given, daemon=True)
             child.start()
             theirs.close()
             children.callback(child.join)
@@ -51,9 +56,12 @@ def forked(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result
                 done[index] = work(items[index])
         except Exception:  # raised again below, unless an earlier item has an error too
             queue.clear()
-        for results in received:
-            done |= results.result()
-        return [done[index] if index in done else work(item) for index, item in enumerate(items)]
+        try:
+            for results in received:
+                done |= results.result()
+            return [done[index] if index in done else work(item) for index, item in enumerate(items)]
+        finally:
+            finish()
 
 
 class _Queue:
@@ -104,6 +112,7 @@ def _serve(
     pipe: Connection,
     work: Callable[[Item], Result],
     items: Sequence[Item],
+    finish: Callable[[], None],
     number: int,
     queue: _Queue,
     parent: int,
@@ -114,8 +123,11 @@ def _serve(
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and ends its children
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         die_with(parent)
-        for index in queue.share(number):
-            pipe.send((index, work(items[index])))
+        try:
+            for index in queue.share(number):
+                pipe.send((index, work(items[index])))
+        finally:
+            finish()
         pipe.send(None)
         status = 0
     finally:

@@ -35,10 +35,9 @@ def stage_inputs(
 
     `files` are the source files of its encoder, besides those of this package.
     """
-    owner, inside, outside = _parts(graph, stage)
+    owner, _, _ = _parts(graph, stage)
     structure, options = spelled(owner.structural_key()), spelled(graph.options)
-    code = {file for kind in inside for file in files_of(kind)}.union(files)
-    sources = digests(code, _left_out(graph, stage, inside, outside))
+    sources = stage_sources(graph, stage, files)
     if structure is None or options is None or sources is None:
         return None
     return {
@@ -53,6 +52,13 @@ def stage_inputs(
         "tools": tools(TRACING),
         **sources,
     }
+
+
+def stage_sources(graph: Graph, stage: Stage, files: Iterable[Path] = ()) -> dict[str, str] | None:
+    """The part of `stage_inputs` that may change while the process runs: the digests of source files."""
+    _, inside, outside = _parts(graph, stage)
+    code = {file for kind in inside for file in files_of(kind)}.union(files)
+    return digests(code, _left_out(graph, stage, inside, outside))
 
 
 def _parts(graph: Graph, stage: Stage) -> tuple[Module, set[type], set[type]]:

@@ -70,8 +70,9 @@ class Tracer:
     def __call__(self, stage: Stage) -> Traced[ExportedProgram]:
         """Traces a stage. The code of a recorded stage is a `Recorded`, which has what readers of graphs need."""
         run = self._run(stage)
-        code = (self._recorded(run) if self.fixed_sizes else None) or self._exported(run)
-        merge_linears(code)
+        with compiled_when_called() if self.fixed_sizes else nullcontext():
+            code = (self._recorded(run) if self.fixed_sizes else None) or self._exported(run)
+            merge_linears(code)
         function = function_of(stage.name, tuple(run.weights), tuple(run.states), code)
         kinds = [self.states[f"{stage.path}.{name}".lstrip(".")] for name in function.updates]
         check_certain(stage.point, function, kinds, code)
@@ -182,9 +183,8 @@ class Tracer:
 
     def _step(self, point: EntryPoint) -> tuple[Tensor, ...]:
         """Fake tensors of one step. A symbolic P is not 1, which torch.export would make constant."""
-        columns = self.max_blocks if self.fixed_sizes else min(2, self.max_blocks)
-        shapes = step_shapes(point.num_tokens, point.num_sequences, columns)
-        return tuple(torch.empty(shape, dtype=torch.int64) for shape in shapes.values())
+        sizes = point.num_tokens, point.num_sequences, self.max_blocks if self.fixed_sizes else min(2, self.max_blocks)
+        return tuple(torch.empty(shape, dtype=torch.int64) for shape in step_shapes(*sizes).values())
 
 
 def tracer_of(

@@ -24,7 +24,7 @@ from bringup.compile.program.assemble import (
 from bringup.compile.program.export_options import Layout
 from bringup.compile.program.physical import buffers_of
 from bringup.compile.program.program import Entry, EntryPoint, Function, Interface, Value
-from bringup.compile.program.stage_key import spelled_function, stage_inputs
+from bringup.compile.program.stage_key import spelled_function, stage_inputs, stage_sources
 from bringup.diagnostics import BringupError, fail
 from bringup.graphs.core.graph import Graph
 from bringup.graphs.ops.lowering import INLINED, OpLowering
@@ -115,6 +115,7 @@ class _Source:
         self.buffers = buffers_of(graph, codec.layout(graph))
         self.known: dict[Stage, Traced[bytes]] = {}
         self._looked_up: dict[Stage, dict[str, str] | None] = {}  # the inputs of stages, before any is traced
+        self._unsaved: list[tuple[Stage, dict[str, str], Traced[bytes], float]] = []  # of this process, with seconds
 
     def part(self, entry: EntryPoint) -> Part | None:
         """One entry point and its stages; None if one is neither cached nor traced yet."""
@@ -149,7 +150,7 @@ class _Source:
         with engine_read_once():
             missing = [stage for entry in entries for stage in self._missing(entry, tracer)]
         missing.sort(key=lambda stage: stage.part != "layer")  # layers take the longest
-        traced = forked(lambda stage: self._traced(stage, tracer), missing)
+        traced = forked(lambda stage: self._traced(stage, tracer), missing, self._save)
         self.known |= dict(zip(missing, traced, strict=True))
 
     def _missing(self, entry: EntryPoint, tracer: Tracer) -> list[Stage]:
@@ -211,10 +212,23 @@ class _Source:
             self._explain(stage)
             raise
         traced = Traced(function=exported.function, code=code)
-        if inputs and inputs == self._inputs(stage):  # no source file has changed since
-            what = f"{stage.name} of {type(self.graph).__name__}, {self.codec.name}"
-            self.store.put("stage", inputs, _packed(traced), what=what, seconds=time.perf_counter() - start)
+        if inputs:
+            self._unsaved.append((stage, inputs, traced, time.perf_counter() - start))
         return traced
+
+    def _save(self) -> None:
+        """Stores what this process has traced, unless a source file has changed since. It looks at them once."""
+        with engine_read_once():
+            for stage, inputs, traced, seconds in self._unsaved:
+                if self._are_unchanged(stage, inputs):
+                    what = f"{stage.name} of {type(self.graph).__name__}, {self.codec.name}"
+                    self.store.put("stage", inputs, _packed(traced), what=what, seconds=seconds)
+        self._unsaved.clear()
+
+    def _are_unchanged(self, stage: Stage, inputs: Mapping[str, str]) -> bool:
+        """Whether no source file has changed since the stage was looked up. Nothing else of its inputs can change."""
+        sources = stage_sources(self.graph, stage, self.codec.files)
+        return sources is not None and {**inputs, **sources} == inputs
 
     def _explain(self, stage: Stage) -> None:
         """Encodes a trace with source lines, so that its error contains the line of the model's source."""

@@ -6,6 +6,7 @@ from bringup.compile.ptx.assembly.errors import Unsupported as Unsupported
 from bringup.compile.ptx.hardware.device import Device as Device
 from bringup.compile.ptx.program import Program as Program
 from bringup.compile.ptx.program import Run as Run
+from bringup.compile.ptx.program import program_of as program_of
 from bringup.compile.ptx.watch.banks import Banks as Banks
 from bringup.compile.ptx.watch.early import Early as Early
 from bringup.compile.ptx.watch.last_store import LastStore as LastStore

@@ -50,10 +50,12 @@ def open_barriers(context: Context) -> bool:
 
 def _complete(context: Context, group: list[Waiting]) -> NDArray[np.bool_]:
     """The thread blocks (B,) in which all expected threads wait."""
-    present = np.zeros((context.block_count, context.thread_count), bool)
-    for each in group:
-        present |= context.full(True if each.lanes is None else each.lanes)
+    present = context.full(True if group[0].lanes is None else group[0].lanes)
+    for each in group[1:]:
+        present = present | context.full(True if each.lanes is None else each.lanes)
     if group[0].count:
         return np.asarray(present.sum(1) == group[0].count)
-    expected = context.full(True if context.alive is None else context.alive)
+    if context.alive is None:
+        return np.logical_and.reduce(present, axis=1)
+    expected = context.full(context.alive)
     return np.asarray(~(expected & ~present).any(1) & present.any(1))

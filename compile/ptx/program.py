@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -157,3 +158,9 @@ class Program:
                 for name, table in self.kernel.tables.items()
             }
         return self._tables[device]
+
+
+@lru_cache(maxsize=128)
+def program_of(text: str) -> Program:
+    """The program of a kernel's PTX. A bundle has about 25 kernels; the cache serves a bundle that is opened again."""
+    return Program(text)

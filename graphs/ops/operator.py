@@ -11,9 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bringup.graphs.ops.op import Op
+
+if TYPE_CHECKING:
+    from bringup.graphs.ops.result_sizes import Known
 
 _TYPES = {
     **{"Tensor": "Tensor", "Tensor | None": "Tensor?", "bool": "bool", "str": "str"},
@@ -62,6 +65,7 @@ class Operator:
         name = f"bringup::{name}"
         self.torch_op = custom_op(name, partial(self._run, op.run), mutates_args=op.mutated, schema=schema)
         self.torch_op.register_fake(self._fake)
+        self._known: Known | None = None if "." in op.name else {}  # a user's op may depend on more than its arguments
 
     def __call__(self, values: Mapping[str, Any]) -> Any:
         """`values`: each argument of the op by name."""
@@ -83,7 +87,7 @@ class Operator:
         """Results without data: from the sizes of the arguments if these determine them, otherwise by the reference."""
         from bringup.graphs.ops.result_sizes import results_like
 
-        return results_like(partial(self._run, self.op.reference), flat)
+        return results_like(partial(self._run, self.op.reference), flat, self._known)
 
     def _run(self, function: Callable[..., Any], *flat: Any) -> Any:
         """The function's result, copied if it shares memory with an argument, which operators must not."""

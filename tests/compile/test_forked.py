@@ -7,6 +7,8 @@ import os
 import select
 import struct
 import time
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
@@ -106,3 +108,26 @@ def test_large_results_do_not_stop_a_child() -> None:
         return os.getpid(), bytes(1 << 20)
 
     assert os.getpid() not in [process for process, _ in forked(work, range(9))][1:]
+
+
+@pytest.mark.parametrize("wrong", [None, 0, 1, 8])
+def test_each_process_finishes_once(wrong: int | None, tmp_path: Path) -> None:
+    """After its last item, or after an error."""
+    file = tmp_path / "lines"
+
+    def add(word: str) -> None:
+        with file.open("a") as lines:
+            lines.write(f"{os.getpid()} {word}\n")
+
+    def work(item: int) -> None:
+        add("item")
+        if item == wrong:
+            raise ValueError(item)
+
+    with nullcontext() if wrong is None else pytest.raises(ValueError, match=str(wrong)):
+        forked(work, range(9), lambda: add("end"))
+    words: dict[str, list[str]] = {}
+    for line in file.read_text().splitlines():
+        words.setdefault(line.split()[0], []).append(line.split()[1])
+    assert len(words) == 3
+    assert all(each == ["item"] * (len(each) - 1) + ["end"] for each in words.values())

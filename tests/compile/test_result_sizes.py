@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.export import Dim, export
 from torch.utils._pytree import tree_leaves
 
-from bringup.graphs.ops.result_sizes import results_like
+from bringup.graphs.ops.lowering import OpLowering, using
+from bringup.graphs.ops.result_sizes import Known, results_like
 
 BLOCKS = 5
 LEAST: Any = torch.sym_min
@@ -66,3 +67,23 @@ def test_results_are_those_of_the_function(function: Callable[[Tensor, Tensor], 
     with torch.no_grad():
         export(Called(), (keys[0], torch.zeros(7, 3)), dynamic_shapes=(keys[1], None), strict=False)
     assert any(calls) is on_fakes
+
+
+def test_results_are_computed_once_for_equal_arguments() -> None:
+    calls: list[Any] = []
+
+    def doubled(x: Tensor, setting: float) -> Tensor:
+        calls.append(setting)
+        return torch.cat([x, x]) if setting else x.T.clone()
+
+    known: Known = {}
+    x = torch.zeros(3, 4)
+    arguments = [(x, 1), (x, 0), (x, True), (x, 1.0), (x.T, 1), (x.half(), 1), (x[:2], 1)]
+    for first in (True, False):
+        calls.clear()
+        for given in arguments:
+            assert sizes(results_like(doubled, given, known)) == sizes(doubled(*given))
+        assert len(calls) == len(arguments) * (1 + first)
+    with using(OpLowering(opaque={"rms_norm"})):
+        results_like(doubled, (x, 1), known)
+    assert len(calls) == len(arguments) + 1

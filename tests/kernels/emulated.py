@@ -47,7 +47,7 @@ class Emulated:
         memory = self.device.alloc(own, "global scratch") if own else 0
         arguments = [self.packed(kind, value) for kind, value in zip(kinds, (*call.arguments, memory, 0), strict=True)]
         watch = [ptx.Bytes(), ptx.Races(), ptx.Order()]
-        program = ptx.Program(compiled.assembly)
+        program = ptx.program_of(compiled.assembly)
         run = program.launch(
             self.device, call.grid, arguments, shared=compiled.shared, watch=watch, copies=copies, seed=seed
         )

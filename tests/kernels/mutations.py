@@ -7,11 +7,12 @@ architectures whose names contain the words.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from bringup.compile.gpu.trial.launches import Seen
 from tests.kernels.shipped import pairs, shipped
 from tests.ptx.mutations import Mutant, mutants
 
@@ -43,10 +44,15 @@ def planted(task: str, capability: str, step: int = 1) -> Iterator[Planted]:
         if built.task.kernel not in ("", built.compiled[digest].name):
             continue
         for mutant in list(mutants(text))[::step]:
-            seen, found = built.run({**built.texts, digest: mutant.text})
-            wrong = [name for name, array in found.items() if not np.array_equal(array, sound[name])]
-            what = seen.findings[0] if seen.findings else f"wrong `{wrong[0]}`" if wrong else ""
+            texts = {**built.texts, digest: mutant.text}
+            what = _shown(*built.run_once(texts), sound) or _shown(*built.run(texts), sound)
             yield Planted(task, capability, mutant, what)
+
+
+def _shown(seen: Seen, found: Mapping[str, np.ndarray], sound: Mapping[str, np.ndarray]) -> str:
+    """The first finding, or a wrong result; empty without either."""
+    wrong = [name for name, array in found.items() if not np.array_equal(array, sound[name])]
+    return seen.findings[0] if seen.findings else f"wrong `{wrong[0]}`" if wrong else ""
 
 
 def main() -> None:

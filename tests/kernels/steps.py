@@ -10,7 +10,7 @@ import numpy as np
 from bringup.compile import ptx
 from bringup.compile.cache.store import default_store
 from bringup.compile.kernels.aot import compile_kernels
-from bringup.compile.kernels.call import SCRATCH, Kernel, KernelCall
+from bringup.compile.kernels.call import SCRATCH, KernelCall
 from bringup.compile.kernels.select.registry import calls_of, split
 from bringup.compile.program.program import Interface
 from bringup.compile.runtime.session import load
@@ -37,7 +37,6 @@ class Kernels:
         }
         listed = [call for calls in self.calls.values() for call in calls]
         self.compiled = compile_kernels([call.kernel for call in listed], capability, default_store())
-        self.programs: dict[Kernel, ptx.Program] = {}
         buffers = {f"weight:{name}": np.ascontiguousarray(array) for name, array in weights.items()}
         for spec in self.interface.states:
             buffers[f"state:{spec.name}"] = np.zeros(DTYPES[spec.dtype].nbytes(spec.shape), np.uint8)
@@ -67,8 +66,7 @@ class Kernels:
     def _launch(self, call: KernelCall) -> None:
         """Without the observers that the tests of each kernel have: bounds and alignment are checked always."""
         compiled = self.compiled[call.kernel]
-        program = self.programs.get(call.kernel) or ptx.Program(compiled.assembly)
-        self.programs[call.kernel] = program
+        program = ptx.program_of(compiled.assembly)
         given = zip(compiled.types, (*call.arguments, 0, 0), strict=True)
         arguments = [self.machine.packed(kind, value) for kind, value in given]
         program.launch(self.machine.device, call.grid, arguments, shared=compiled.shared)

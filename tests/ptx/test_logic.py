@@ -90,7 +90,8 @@ def test_bytes_and_counts():
 
     c = np.resize(WORDS, len(A) + 3)[3:]
     check("prmt.b32 %d, %x0, %x1, %x2;", permute, A, B, c)
-    check("prmt.b32 %d, %x0, %x1, 0xB362;", lambda a, b: permute(a, b, 0xB362), A, B)
+    for fixed in (0xB362, 0x5410, 0x7632, 0x0123, 0x6024, 0x3333):  # with a sign; halves; bytes of one word, of two
+        check(f"prmt.b32 %d, %x0, %x1, {fixed};", lambda a, b, fixed=fixed: permute(a, b, fixed), A, B)
     check("popc.b32 %d, %x0;", lambda a: a.bit_count(), WORDS)
     check("clz.b32 %d, %x0;", lambda a: 32 - a.bit_length(), WORDS)
     check("brev.b32 %d, %x0;", lambda a: int(f"{a:032b}"[::-1], 2), WORDS)

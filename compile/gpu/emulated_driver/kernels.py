@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from bringup.compile.gpu.emulated_driver.memory import Memory
@@ -22,7 +21,7 @@ from bringup.compile.gpu.emulated_driver.status import (
     Refused,
     call,
 )
-from bringup.compile.ptx import Program
+from bringup.compile.ptx import Program, program_of
 from bringup.compile.ptx.assembly.errors import PtxError
 from bringup.compile.ptx.hardware.cubin import kernels_of
 
@@ -154,11 +153,10 @@ class Kernels(Memory):
             listener(ran)
 
 
-@lru_cache(maxsize=128)
 def _program(text: str) -> Program:
-    """The parsed PTX. A bundle has about 25 kernels; the cache serves a bundle that is opened again."""
+    """The parsed PTX."""
     try:
-        return Program(text)
+        return program_of(text)
     except PtxError as error:
         raise Refused(INVALID_PTX, str(error)) from error
 

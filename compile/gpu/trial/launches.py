@@ -12,7 +12,7 @@ from bringup.compile.gpu.driver.arguments import packed
 from bringup.compile.gpu.kernel_plan import KernelPlan
 from bringup.compile.kernels.call import SCRATCH, KernelCall, Pointer
 from bringup.compile.kernels.select.tensors import COUNTERS
-from bringup.compile.ptx import Bytes, Device, Early, LastStore, Order, Program, Races, Unwritten
+from bringup.compile.ptx import Bytes, Device, Early, LastStore, Order, Races, Unwritten, program_of
 from bringup.compile.ptx.assembly.errors import PtxError
 from bringup.compile.ptx.watch.order import TWO_WRITERS
 
@@ -57,7 +57,6 @@ class LaunchRunner:
 
     def __init__(self, plan: KernelPlan, programs: Mapping[str, str]) -> None:
         self._plan, self._texts = plan, programs
-        self._programs: dict[str, Program] = {}
 
     def watched(self, calls: Sequence[KernelCall], buffers: Mapping[str, Given]) -> tuple[Seen, dict[str, np.ndarray]]:
         """Runs the calls twice, and returns the bytes of each buffer after the first run.
@@ -128,7 +127,7 @@ class LaunchRunner:
             ]
             arguments = packed(kernel.types, [*values, global_scratch, 0])
             try:
-                program = self._program(kernel.digest)
+                program = program_of(self._texts[kernel.digest])
                 run = program.launch(
                     device,
                     call.grid,
@@ -146,11 +145,6 @@ class LaunchRunner:
         if left.size:
             seen.findings.append(f"it leaves a nonzero counter: {SCRATCH} + {left[0]}")
         return {name: device.read(addresses[name], np.uint8, (each.nbytes,)) for name, each in buffers.items()}
-
-    def _program(self, digest: str) -> Program:
-        if digest not in self._programs:
-            self._programs[digest] = Program(self._texts[digest])
-        return self._programs[digest]
 
 
 def _placed(device: Device, buffers: Mapping[str, Given]) -> dict[str, int]:

@@ -141,7 +141,8 @@ class Context:
 
     def full(self, value: Any) -> Lanes:
         """A view of the value with its full shape (B, T)."""
-        return np.broadcast_to(value, (self.block_count, self.thread_count))
+        shape = self.block_count, self.thread_count
+        return value if getattr(value, "shape", None) == shape else np.broadcast_to(value, shape)
 
     def fault(self, instruction: Instruction, message: str, lanes: Mask = None) -> NoReturn:
         """Raises Fault with the kernel, the source line, the PTX and the lanes."""

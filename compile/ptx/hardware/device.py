@@ -135,11 +135,12 @@ class Device:
 
     def accepts(self, offsets: NDArray[np.int64], size: int) -> bool:
         """Whether all accesses are aligned and in the same live allocation. Fast; may be False for valid accesses."""
-        low, high = int(np.minimum.reduce(offsets, axis=None)), int(np.maximum.reduce(offsets, axis=None))
+        flat = offsets.reshape(-1)
+        low, high = int(np.minimum.reduce(flat)), int(np.maximum.reduce(flat))
         position = bisect_right(self._starts, low) - 1
         if position < 0 or high + size > self._ends[position]:
             return False
-        return size == 1 or not np.logical_or.reduce(offsets & np.int64(size - 1), axis=None)
+        return size == 1 or not int(np.bitwise_or.reduce(flat)) & (size - 1)
 
     def invalid(self, offsets: NDArray[np.int64], size: int) -> NDArray[np.bool_]:
         """Which accesses of `size` bytes are not within one live allocation, or not aligned to `size`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -86,9 +87,9 @@ def insert(field: Any, bits: Any, position: Any, length: Any) -> Any:
 
 def permute_bytes(low: Any, high: Any, selector: Any) -> Any:
     """`prmt.b32`: selects four of eight bytes. Bit 3 of a selector replicates the sign of the byte."""
+    if np.ndim(selector) == 0 and not int(selector) & 0x8888:
+        return _moved_bytes(low, high, int(selector))
     source = array(low).astype(u64) | (array(high).astype(u64) << u64(32))
-    if np.ndim(selector) == 0:
-        return _permute_fixed(source, int(selector))
     result = u32(0)
     for place in range(4):
         choice = (selector >> u32(4 * place)) & u32(15)
@@ -98,15 +99,23 @@ def permute_bytes(low: Any, high: Any, selector: Any) -> Any:
     return result
 
 
-def _permute_fixed(source: Any, selector: int) -> Any:
-    result = u32(0)
-    for place in range(4):
-        choice = (selector >> 4 * place) & 15
-        byte = ((source >> u64(8 * (choice & 7))) & u64(255)).astype(u32)
-        if choice & 8:
-            byte = where(byte & u32(128), u32(255), u32(0))
-        result = result | (byte << u32(8 * place))
+def _moved_bytes(low: Any, high: Any, selector: int) -> Any:
+    """`permute_bytes` for a selector without signs: bytes that move equally far are moved together."""
+    result: Any = u32(0)
+    for of_high, left, right, mask in _moves(selector):
+        result = result | ((((high if of_high else low) << left) >> right) & mask)
     return result
+
+
+@lru_cache(maxsize=256)
+def _moves(selector: int) -> tuple[tuple[bool, np.uint32, np.uint32, np.uint32], ...]:
+    """For the bytes of each source that move equally far: the source, both shifts, and the bits of the result."""
+    masks: dict[tuple[bool, int], int] = {}
+    for place in range(4):
+        choice = selector >> 4 * place & 7
+        key = choice > 3, 8 * (place - choice % 4)
+        masks[key] = masks.get(key, 0) | 255 << 8 * place
+    return tuple((of_high, u32(max(left, 0)), u32(max(-left, 0)), u32(mask)) for (of_high, left), mask in masks.items())
 
 
 def logic_of_three(first: Any, second: Any, third: Any, table: int) -> Any:

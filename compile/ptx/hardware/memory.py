@@ -16,6 +16,7 @@ from bringup.compile.ptx.hardware.device import UNSIGNED
 from bringup.compile.ptx.hardware.spaces import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE
 from bringup.compile.ptx.hardware.storage import LocalMemory as LocalMemory
 from bringup.compile.ptx.hardware.storage import SharedMemory as SharedMemory
+from bringup.compile.ptx.hardware.values import all_lanes
 
 if TYPE_CHECKING:
     from bringup.compile.ptx.hardware.context import Context, Mask
@@ -139,9 +140,9 @@ def check_shared(
     context: Context, relative: Array, mask: Mask, selected: Array, size: int, instruction: Instruction, action: str
 ) -> None:
     """Raises Fault unless every selected access is aligned and within the block's shared memory."""
-    low, high = int(np.minimum.reduce(selected, axis=None)), int(np.maximum.reduce(selected, axis=None))
-    inside = low >= 0 and high + size <= context.shared.nbytes
-    if inside and (size == 1 or not np.logical_or.reduce(selected & np.int64(size - 1), axis=None)):
+    flat = selected.reshape(-1)
+    inside = int(np.maximum.reduce(flat.view(np.uint64))) <= context.shared.nbytes - size  # a negative offset is large
+    if inside and (size == 1 or not int(np.bitwise_or.reduce(flat)) & (size - 1)):
         return
     full = context.full(relative)
     outside = (full < 0) | (full + size > context.shared.nbytes)
@@ -157,8 +158,10 @@ def check_shared(
 def _selected(address: Array, offset: int, mask: Mask) -> tuple[Array, Mask, Array]:
     """Byte offsets, the mask (None if all lanes are active), and the offsets of the active lanes."""
     index = np.asarray(address).astype(np.int64) + np.int64(offset)
-    if mask is None or np.logical_and.reduce(mask, axis=None):
+    if mask is None or all_lanes(mask):
         return index, None, index
+    if index.shape == mask.shape:
+        return index, mask, index[mask]
     places, active = np.broadcast_arrays(index, mask)
     return index, mask, places[active]
 
@@ -176,14 +179,15 @@ def _elements(rows: Array, index: Array, count: int) -> list[Array]:
 
 def _pairs(index: Array, values: list[Array], mask: Mask) -> tuple[Array, Array]:
     """The indices and the values of a store, one entry per active lane (or per distinct index)."""
-    shape = np.broadcast_shapes(index.shape, *(np.shape(value) for value in values))
+    parts = [index, *values] if mask is None else [index, *values, mask]
+    shapes = {np.shape(part) for part in parts}
+    if len(shapes) > 1:
+        shape = np.broadcast_shapes(*shapes)
+        parts = [part if np.shape(part) == shape else np.broadcast_to(part, shape) for part in parts]
     if mask is not None:
-        shape = np.broadcast_shapes(shape, mask.shape)
-    places = np.broadcast_to(index, shape)
-    content = [np.broadcast_to(value, shape) for value in values]
-    if mask is not None:
-        active = np.broadcast_to(mask, shape)
-        places, content = places[active], [value[active] for value in content]
+        active = parts.pop()
+        parts = [part[active] for part in parts]
+    places, *content = parts
     return places, content[0] if len(content) == 1 else np.stack(content, -1)
 
 

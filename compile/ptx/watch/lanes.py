@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -44,11 +45,18 @@ def distinct(values: Array) -> Array:
 def active_pairs(context: Context, index: Array, mask: Mask) -> tuple[Array, Array, Array]:
     """The offset, row and thread of every active lane, flat."""
     offsets = context.full(index)
-    rows, threads = np.broadcast_arrays(np.arange(context.block_count)[:, None], context.launch.thread)
+    rows, threads = _places(context.block_count, context.thread_count)
     if mask is None:
         return offsets.reshape(-1), rows.reshape(-1), threads.reshape(-1)
     active = context.full(mask)
     return offsets[active], rows[active], threads[active]
+
+
+@lru_cache(maxsize=64)
+def _places(blocks: int, threads: int) -> tuple[Array, Array]:
+    """The row and the thread of every lane, (B, T), which no caller modifies."""
+    rows, thread = np.indices((blocks, threads))
+    return rows, thread.astype(np.int32)
 
 
 def granules(offsets: Array, size: int, granule: int, *others: Array) -> tuple[Array, ...]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from bringup.compile.ptx.assembly.kernel import Instruction
 from bringup.compile.ptx.hardware.context import Context, Launch, Mask
 from bringup.compile.ptx.hardware.observe import Observer
+from bringup.compile.ptx.hardware.values import any_lane
 from bringup.compile.ptx.watch.clocks import AGENT_BITS, Clocks
 from bringup.compile.ptx.watch.lanes import active_pairs, granules, place, smallest_access
 
@@ -73,7 +74,7 @@ class _State:
         """Whether the last write is unknown to the warp."""
         before = self.writes[index]
         bad = ((before >> AGENT_BITS) > self.clocks.base[rows]) | ((before & _AGENT) >= self.clocks.copier)
-        if bad.any():
+        if any_lane(bad):
             old = before[bad]
             bad[bad] = (old >> AGENT_BITS) > self.clocks.seen[rows[bad], warps[bad], old & _AGENT]
         return bad
@@ -81,7 +82,7 @@ class _State:
     def unordered_reads(self, index: Array, rows: Array, warps: Array) -> Array:
         """Whether the last read of some agent is unknown to the warp."""
         bad = self.latest[index] > self.clocks.base[rows]
-        if bad.any():
+        if any_lane(bad):
             row, warp = rows[bad], warps[bad]
             granule = index[bad] - row * self.size
             found = np.zeros(row.shape, np.bool_)
@@ -133,7 +134,7 @@ class Races(Observer):
         tags = (state.clocks.time[rows] << AGENT_BITS) | warps.astype(np.int32)
         state.writes[index] = tags
         together = state.writes[index] != tags
-        if clash.any() or together.any():
+        if any_lane(clash) or any_lane(together):
             equal = self._equal(context, index, mask, values, together) if values else np.zeros(index.shape, np.bool_)
             either = clash | together
             self._report(context, instruction, EQUAL, either & equal, index, state)
@@ -272,7 +273,7 @@ class Races(Observer):
     def _report(
         self, context: Context, instruction: Instruction, kind: str, bad: Array, index: Array, state: _State
     ) -> None:
-        if not bad.any():
+        if not any_lane(bad):
             return
         key = kind, instruction.index
         race = self._found.get(key)

@@ -50,7 +50,8 @@ def batched(bundle: Path, executor: str, draft: Path | None = None, count: int =
 @pytest.mark.slow
 def test_tokens_are_those_of_torch(tmp_path: Path) -> None:
     job = mixed("float32")
-    torch = greedy(load(build(job, out=tmp_path / "t", target="torch", **SETTINGS)), PROMPTS, NEW + len(PROMPTS))
+    session = load(build(job, out=tmp_path / "t", target="torch", max_seq_len=CONTEXT, buckets=(PREFILL,)))
+    torch = greedy(session, PROMPTS, NEW + len(PROMPTS))
     wanted = [tokens[: NEW + at] for at, tokens in enumerate(torch)]
     bundle = build(job, out=tmp_path / "b", target="cuda:sm_90", **SETTINGS)
     assert len({tuple(tokens) for tokens in wanted}) == len(PROMPTS)
