@@ -31,7 +31,7 @@ class Fault:
         frame = sys._getframe(2)
         while frame and not frame.f_code.co_filename.startswith(str(ROOT)):
             frame = frame.f_back
-        if frame is None or "/tests/" in frame.f_code.co_filename:
+        if frame is None or frame.f_code.co_filename.startswith(str(ROOT / "tests")):
             return
         place = str(Path(f"/proc/self/fd/{path}").readlink()) if isinstance(path, int) else os.fsdecode(str(path))
         self.calls.append(f"{name} {place}")
