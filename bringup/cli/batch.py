@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 NUMBER = (int, float)
 TASK = (str, int, type(None))
+NO_LORA = -1  # as null
 FORM: Mapping[str, tuple[type, ...]] = {
     "tokens": (list,),
     "prompt": (str,),
@@ -125,6 +126,8 @@ def _misfits(given: Mapping[str, Any]) -> Iterator[str]:
             yield f"`{key}` is {shown(value)}, not {WORDS[FORM[key]]}"
         elif key == "tokens" and (wrong := [token for token in value if type(token) is not int]):
             yield f"token {shown(wrong[0])} is not an integer"
+        elif key == "lora" and type(value) is int and value != NO_LORA:
+            yield f'`lora` is {shown(value)}, and names of LoRAs are texts: write "{shown(value)}"'
     if ("tokens" in given) == ("prompt" in given):
         yield "give either `prompt` or `tokens`"
 
