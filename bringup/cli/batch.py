@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bringup.cli.parameters.drafts import say_accepted
-from bringup.cli.tokens import SPEEDS, Writer, tokenizer_of
+from bringup.cli.tokens import SPEEDS, Writer, ends_of, tokenizer_of
 from bringup.diagnostics import BringupError, Diagnostic, did_you_mean, fail
 from bringup.shown import shown
 
@@ -141,7 +141,7 @@ def _requests(
 
     requests: list[Request] = []
     wrong: list[Diagnostic] = []
-    eos = tokenizer.eos if tokenizer else frozenset[int]()
+    eos = ends_of(batch, tokenizer)
     for number, given in found.items():
         if isinstance(given, str):
             wrong.append(_finding(number, given, path))
