@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bringup.cli.parameters.drafts import say_accepted
-from bringup.cli.tokens import SPEEDS, Writer, tokenizer_of
+from bringup.cli.tokens import SPEEDS, Writer, ends_of, tokenizer_of
 from bringup.diagnostics import BringupError, Diagnostic, did_you_mean, fail
 from bringup.shown import shown
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 NUMBER = (int, float)
 TASK = (str, int, type(None))
+NO_LORA = -1  # as null
 FORM: Mapping[str, tuple[type, ...]] = {
     "tokens": (list,),
     "prompt": (str,),
@@ -125,6 +126,8 @@ def _misfits(given: Mapping[str, Any]) -> Iterator[str]:
             yield f"`{key}` is {shown(value)}, not {WORDS[FORM[key]]}"
         elif key == "tokens" and (wrong := [token for token in value if type(token) is not int]):
             yield f"token {shown(wrong[0])} is not an integer"
+        elif key == "lora" and type(value) is int and value != NO_LORA:
+            yield f'`lora` is {shown(value)}, and names of LoRAs are texts: write "{shown(value)}"'
     if ("tokens" in given) == ("prompt" in given):
         yield "give either `prompt` or `tokens`"
 
@@ -138,7 +141,7 @@ def _requests(
 
     requests: list[Request] = []
     wrong: list[Diagnostic] = []
-    eos = tokenizer.eos if tokenizer else frozenset[int]()
+    eos = ends_of(batch, tokenizer)
     for number, given in found.items():
         if isinstance(given, str):
             wrong.append(_finding(number, given, path))

@@ -16,7 +16,7 @@ from bringup.cli.parameters.drafts import check_draft, draft_options, loaded, sa
 from bringup.cli.parameters.loras import chosen_lora, run_lora_options
 from bringup.cli.parameters.targets import DEVICE
 from bringup.cli.parameters.words import BUNDLE, NEW_FILE, Number
-from bringup.cli.tokens import SPEEDS, TOKENS, Writer, tokenizer_of
+from bringup.cli.tokens import SPEEDS, TOKENS, Writer, ends_of, tokenizer_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -173,8 +173,7 @@ def _generate(
 ) -> str:  # fmt: skip
     """Writes the tokens that follow `ids`, and returns their text."""
     writer = Writer(tokenizer, quiet=as_json)
-    eos = tokenizer.eos if tokenizer else frozenset[int]()
-    for token in (pair or session).generate(ids, eos=eos, **sampling, **how):
+    for token in (pair or session).generate(ids, eos=ends_of(session, tokenizer), **sampling, **how):
         writer.push(token)
     writer.finish()
     speeds: dict[str, float] = {name: getattr(session.stats, name) for name in SPEEDS}

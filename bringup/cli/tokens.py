@@ -44,6 +44,13 @@ def tokenizer_of(session: Session | Batch, *, required: bool) -> Tokenizer | Non
         return None
 
 
+def ends_of(session: Session | Batch, tokenizer: Tokenizer | None) -> frozenset[int]:
+    """The ids that end an answer: they do not depend on the packages that are installed."""
+    from bringup.compile.runtime.opening import eos_of
+
+    return tokenizer.eos if tokenizer else eos_of(session.folder, session.manifest)
+
+
 class Writer:
     """Writes tokens to stdout as they are generated: as text, or as ids without a tokenizer."""
 

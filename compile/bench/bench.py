@@ -157,13 +157,16 @@ def _round(
 
 def check_shape(manifest: Mapping[str, Any], shape: Shape) -> None:
     """Raises BU024 for a shape that does not fit the bundle of a manifest."""
-    most, context = largest_batch(manifest), manifest["max_seq_len"]
+    most, context, longest = largest_batch(manifest), manifest["max_seq_len"], manifest.get("max_input_len")
     if shape.batch > most:
         message = f"a batch of {shape.batch} does not fit the bundle, which supports {most} at a time"
         raise fail("BU024", message, help=f"compile it with --max-batch-size {shape.batch}")
     if shape.length > context:
         message = f"{shape.taken} tokens and {shape.new} new ones do not fit the bundle's context of {context}"
         raise fail("BU024", message, help=f"compile it with --max-seq-len {shape.length}")
+    if longest is not None and shape.taken > longest:
+        message = f"{shape.taken} tokens do not fit the bundle, whose longest prompt has {longest}"
+        raise fail("BU024", message, help=f"compile it with --max-input-len {shape.taken}")
 
 
 def largest_batch(manifest: Mapping[str, Any]) -> int:

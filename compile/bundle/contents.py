@@ -79,11 +79,11 @@ def tokenizer_of(job: Job) -> Tokenizer | None:
     """
     if job.checkpoint.tokenizer is None:
         return None
+    from bringup.compile.text.sidecar_files import end_ids
     from bringup.compile.text.tokenizer import load_tokenizer
 
     found = load_tokenizer(job.checkpoint.tokenizer)
-    ends = job.config.get("eos_token_id")
-    return found if found.eos or type(ends) is not int else replace(found, eos=frozenset({ends}))
+    return found if found.eos else replace(found, eos=end_ids(job.config.get("eos_token_id")))
 
 
 def write_tokenizer(tokenizer: Tokenizer | None, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -52,9 +53,26 @@ class Opened:
                 "give token ids: --tokens 1,2,3, or `tokens` in the lines of --batch; or compile with --tokenizer PATH"
             )
             raise fail("BU014", f"`{self.folder}` has no tokenizer", help=help)
-        files = {name: digest for name, digest in self.manifest["files"].items() if name.startswith(f"{TOKENIZER}/")}
-        check_files(self.folder, {"files": files})  # the bundle may have been replaced since
+        _check_tokenizer(self.folder, self.manifest)
         return load_tokenizer(self.folder / TOKENIZER / "tokenizer.json", trusted=True)
+
+
+def eos_of(folder: Path, manifest: Mapping[str, Any]) -> frozenset[int]:
+    """The ids that end a text of an opened bundle, also if its tokenizer cannot be loaded; none if it has none. Raises
+    BU608 as `Opened.tokenizer` does.
+    """
+    from bringup.compile.text.sidecar_files import written_eos
+
+    if not (folder / TOKENIZER).is_dir():
+        return frozenset()
+    _check_tokenizer(folder, manifest)
+    return written_eos(folder / TOKENIZER)
+
+
+def _check_tokenizer(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Raises BU608 for other files: the bundle may have been replaced since it was opened."""
+    files = {name: digest for name, digest in manifest["files"].items() if name.startswith(f"{TOKENIZER}/")}
+    check_files(folder, {"files": files})
 
 
 def open_bundle(bundle: str | PathLike[str], executor: str | None) -> Opened:

@@ -54,14 +54,14 @@ class Placed:
     def push(self, token: int) -> tuple[str, list[int]]:
         """The text that is final after this token, and the places in it of the tokens since the previous text."""
         before, text = self._held, self.stream.push(token)
-        self._held = "" if text else self.stream.held
-        self._waiting.append((before, bool(before) and self._continues(before, token, text or self._held)))
-        return (text, self._places(text)) if text else ("", [])
+        self._held = self.stream.held
+        self._waiting.append((before, bool(before) and self._continues(before, token, text + self._held)))
+        return (text, self._places(text, len(self._waiting) - self.stream.num_held)) if text else ("", [])
 
     def finish(self) -> tuple[str, list[int]]:
         """The held text, and the places of the remaining tokens."""
         text, self._held = self.stream.finish(), ""
-        return text, self._places(text)
+        return text, self._places(text, len(self._waiting))
 
     def _continues(self, before: str, token: int, after: str) -> bool:
         """Whether a token's first byte belongs to the last character of `before`; `after` is the text of both.
@@ -71,9 +71,10 @@ class Placed:
         alone = self.stream.decode([token], skip_special=self.stream.skip_special)
         return len(after) < len(before) + len(alone)
 
-    def _places(self, text: str) -> list[int]:
-        found = [_place(before, continues, text) for before, continues in self._waiting]
-        self._waiting.clear()
+    def _places(self, text: str, count: int) -> list[int]:
+        """The places of the first `count` tokens; the text before the others is shortened by this one."""
+        found = [_place(before, continues, text) for before, continues in self._waiting[:count]]
+        self._waiting = [(before[len(text) :], continues) for before, continues in self._waiting[count:]]
         # A special token without text may be between the bytes of a character: it is placed before that character.
         return [*accumulate(reversed(found), min)][::-1]
 

@@ -15,11 +15,13 @@ SECONDS, MEGABYTES = 0.6, 160  # a published template needs 0.07 s, most of it t
 
 VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")  # those that `render` sets itself
 
+DEVELOPER = "developer"
+
 
 class Message(TypedDict):
     """One message of a conversation."""
 
-    role: str  # "system", "user" or "assistant"
+    role: str  # "system", "user" or "assistant"; "developer" is OpenAI's newer name of "system"
     content: str
 
 
@@ -33,9 +35,10 @@ class Chat:
     def render(self, messages: Sequence[Message], variables: Mapping[str, Any] | None = None) -> str:
         """The text up to the beginning of the model's answer; `variables` are further ones of the template.
 
+        The role "developer" is "system" for a template that does not name it.
         Raises BU611 for an error of the template, BU612 if it exceeds its limits, BU922 without jinja2.
         """
-        given = dict(zip(VARIABLES, (messages, None, None, True), strict=True))
+        given = dict(zip(VARIABLES, (list(map(self._known, messages)), None, None, True), strict=True))
         named = {**self.named, **(variables or {}), **given}
         request = json.dumps({"template": self.template, "variables": named}).encode()
         try:
@@ -50,3 +53,8 @@ class Chat:
             help = "the template may not support a part of it, such as a system message; `--prompt` needs no template"
             raise fail("BU611", f"the chat template rejects the conversation: {answer['error']}", help=help)
         return answer["text"]
+
+    def _known(self, message: Message) -> Message:
+        if message["role"] != DEVELOPER or DEVELOPER in self.template:
+            return message
+        return {"role": "system", "content": message["content"]}

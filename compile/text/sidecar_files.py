@@ -25,13 +25,22 @@ def sidecar_eos(folder: Path, backend: tokenizers.Tokenizer) -> frozenset[int]:
     """The ids that end a text: those of generation_config.json (without it, of config.json), and that of
     tokenizer_config.json.
     """
-    message = _words(folder / GENERATION).get("eos_token_id")
-    if message is None:
-        message = _words(folder / "config.json").get("eos_token_id")
-    listed: Sequence[Any] = cast(Sequence[Any], message) if isinstance(message, list) else [message]
+    found = _words(folder / GENERATION).get("eos_token_id")
+    if found is None:
+        found = _words(folder / "config.json").get("eos_token_id")
     token = _named(_words(folder / CONFIG)).get("eos_token")
-    named = backend.token_to_id(token) if token else None
-    return frozenset(number for number in (*listed, named) if type(number) is int and number >= 0)
+    return end_ids(found) | end_ids(backend.token_to_id(token) if token else None)
+
+
+def written_eos(folder: Path) -> frozenset[int]:
+    """The ids that `write_sidecars` has written."""
+    return end_ids(_words(folder / GENERATION).get("eos_token_id"))
+
+
+def end_ids(given: object) -> frozenset[int]:
+    """The ids of a config's `eos_token_id`, which is one id, a list of them or absent."""
+    listed: Sequence[Any] = cast(Sequence[Any], given) if isinstance(given, list) else [given]
+    return frozenset(number for number in listed if type(number) is int and number >= 0)
 
 
 def sidecar_chat(folder: Path) -> Chat | None:

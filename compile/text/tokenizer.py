@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from bringup.adapters.checkpoints.files import opened
 from bringup.adapters.checkpoints.gguf import MAGIC, Metadata, metadata
-from bringup.compile.text.byte_fallback import Fallback
+from bringup.compile.text.byte_fallback import REPLACEMENT, Fallback
 from bringup.compile.text.chat import Chat
 from bringup.compile.text.gguf_tokenizer import eos_ids, tokenizer_json
 from bringup.compile.text.gguf_vocab import read_vocab, strings
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 MOST_BYTES = 64 << 20  # of a tokenizer.json; the largest published ones have 33 MB
+NO_BYTES = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates, except those that represent invalid bytes (PEP 383)
 # Upper limits for loading one. A vocabulary of 262,144 with 580,000 merges needs 500 MB and 3 s.
 MOST_MEGABYTES, MOST_SECONDS = 1000, 20.0
 
@@ -54,7 +56,7 @@ class Tokenizer:
         With `whole`, the model's own tokens are added around the text. Invalid Unicode becomes U+FFFD. Raises BU613 if
         the library fails.
         """
-        text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        text = NO_BYTES.sub(REPLACEMENT, text).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         with panics_as(_impossible):
             return self.backend.encode(text, add_special_tokens=whole).ids
 

@@ -15,8 +15,10 @@ from bringup.cli.launches.bench import PEERS as OFFERED
 from bringup.cli.launches.bench import fitting
 from bringup.cli.main import cli
 from bringup.compile.bench.bandwidth import Probe
+from bringup.compile.bench.bench import check_shape
 from bringup.compile.bench.contenders import LLAMA_CPP, PEERS, TORCH_COMPILE, TRANSFORMERS, Bundle, opened
 from bringup.compile.bench.timing import Row, Shape, Timing, Turn, percentiles
+from bringup.compile.bundle.folder import read_manifest
 from bringup.compile.pipeline import build
 from bringup.diagnostics import BringupError
 from tests.bench import llama_double
@@ -100,6 +102,14 @@ def test_a_batch_without_room_is_one_note(bundle: Path, capsys: pytest.CaptureFi
     small, *large = (Shape(batch, taken, 2) for batch, taken in ((1, 5), (3, 5), (3, 6)))
     assert fitting(bundle, [small, *large]) == [small]
     assert capsys.readouterr().err == "note: a batch of 3 does not fit the bundle, which supports 2 at a time\n"
+
+
+def test_a_prompt_longer_than_the_longest_of_the_bundle(bundle: Path) -> None:
+    manifest = read_manifest(bundle) | {"max_input_len": 5}
+    check_shape(manifest, Shape(1, 5, 4))
+    with pytest.raises(BringupError, match=r"BU024: 6 tokens do not fit .* 5") as caught:
+        check_shape(manifest, Shape(1, 6, 1))
+    assert caught.value.findings[0].help == "compile it with --max-input-len 6"
 
 
 def test_shapes_without_room(bundle: Path) -> None:

@@ -44,7 +44,7 @@ class FakeTokenizer:
 
 
 class FakeSession:
-    executor = None
+    executor, folder = None, Path("none")
 
     def __init__(self, weights: str, tokenizer: FakeTokenizer | None) -> None:
         self.manifest = {"weights": weights}

@@ -10,6 +10,7 @@ import pytest
 from bringup.compile.bundle.contents import tokenizer_of
 from bringup.compile.job import open_job
 from bringup.compile.text.tokenizer import load_tokenizer
+from bringup.graphs.gpt2 import SIZES
 from tests.adapters.written import raises
 from tests.cli.conftest import Bringup
 from tests.cli.headers import write_gguf
@@ -64,6 +65,17 @@ def test_the_one_that_is_given(tmp_path: Path, folder: bool) -> None:
     for name in ("none", "empty"):
         with raises("BU034", "no such file or folder"):
             open_job("gpt2", "dummy", tokenizer=str(tmp_path / name))
+
+
+@pytest.mark.parametrize(("stated", "eos"), [(3, {3}), ([3, 4], {3, 4}), (None, set())])
+def test_the_models_config_has_the_stop_tokens_if_no_file_of_the_tokenizer_has(
+    tmp_path: Path, stated: object, eos: set[int]
+) -> None:
+    config = SIZES["gpt2"] | {"eos_token_id": stated}
+    job = open_job("gpt2", "dummy", config=config, tokenizer=str(tokenizer_json(tmp_path)))
+    tokenizer = tokenizer_of(job)
+    assert tokenizer is not None
+    assert tokenizer.eos == eos
 
 
 def test_compile_takes_it(bringup: Bringup, tmp_path: Path) -> None:

@@ -56,6 +56,21 @@ def test_some_of_these_are_refused() -> None:
         Chat(TEMPLATES["gemma"], NAMED).render(CONVERSATIONS["system"])
 
 
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_developer_is_system_for_templates_that_do_not_name_it(name: str) -> None:
+    chat, words = Chat(TEMPLATES[name], NAMED), "Be brief. "
+    if name == "gemma":
+        with raises("BU611", "System role not supported"):
+            chat.render([{"role": "developer", "content": words}, USER])
+        return
+    assert chat.render([{"role": "developer", "content": words}, USER]) == chat.render(CONVERSATIONS["system"])
+
+
+def test_developer_is_a_role_of_its_own_for_a_template_that_names_it() -> None:
+    chat = Chat("{% for m in messages %}{{ '<D>' if m.role == 'developer' else m.role }} {{ m.content }}{% endfor %}")
+    assert chat.render([{"role": "developer", "content": "x"}]) == "<D> x"
+
+
 WRONG = {
     "no jinja": ("BU611", "{% if %}"),
     "unknown tag": ("BU611", "{% foo %}"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import gguf
@@ -96,6 +97,23 @@ def run(bundle: Path, *words: str, stdin: str = "") -> tuple[int, str, str]:
 
 def test_the_stop_tokens_of_the_file_are_the_bundles(session: Session) -> None:
     assert session.tokenizer().eos == {2, 501}
+
+
+def test_they_end_answers_without_the_package_of_tokenizers(
+    bundle: Path, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"max_new_tokens": 60, "temperature": 5.0}
+    runs = ((seed, list(session.generate([1, 9], seed=seed, **settings))) for seed in range(100))
+    seed, tokens = next((seed, tokens) for seed, tokens in runs if not {2, 501}.isdisjoint(tokens[:-1]))
+    wanted = tokens[: 1 + min(tokens.index(eos) for eos in (2, 501) if eos in tokens)]
+    words = ("--max-new-tokens", "60", "--temperature", "5", "--seed", str(seed), "--json")
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    for code, out, err in (
+        run(bundle, "--tokens", "1,9", *words),
+        run(bundle, "--batch", "-", *words, stdin='{"tokens": [1, 9]}'),
+    ):
+        assert code == 0, err
+        assert (json.loads(out)["tokens"], json.loads(out)["text"]) == (wanted, None)
 
 
 def test_one_message(bundle: Path, session: Session) -> None:

@@ -55,6 +55,12 @@ def test_saved_truncation_and_padding_do_not_count(folder: Path) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
+@pytest.mark.parametrize("surrogate", [0xD800, 0xDFFF, 0xDC80])  # the last one represents the byte 0x80
+def test_invalid_unicode_becomes_a_replacement_character(folder: Path, surrogate: int) -> None:
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.encode(f"a{chr(surrogate)}b") == tokenizer.encode("a\N{REPLACEMENT CHARACTER}b")
+
+
 def test_to_folder_and_back(tmp_path: Path, folder: Path) -> None:
     tokenizer = Tokenizer(
         load_tokenizer(folder).backend, frozenset({2, 0}), Chat("{{ bos_token }}\r\né", {"bos_token": "<|a|>"})

@@ -91,6 +91,7 @@ def test_every_wrong_line_is_reported_before_anything_runs(batch: Batch, tmp_pat
     found = [line for line in result.stderr.splitlines() if line.startswith("error")]
     assert [line.split(": ")[:2] for line in found] == [["error[BU042]", f"line {number}"] for number in wrong]
     assert "did you mean `seed`?" in result.stderr
+    assert "help: compile with --lora-dir DIR, the folder of the LoRA" in result.stderr
     assert not batch
 
 

@@ -81,6 +81,30 @@ def test_tokens_of_several_bytes():
         assert list(echo.offsets) == places_by_bytes(chosen), chosen
 
 
+def test_many_bytes_that_are_no_utf8_take_no_more_time_each():
+    """The text of the first ones is final while more arrive, so the number of tokens that are decoded is bounded."""
+    draw = random.Random(2)
+    for _ in range(20):
+        parts = [draw.choice([b"\x80", b"\xff", b"\xf0\x9f", b"\xe6"]) for _ in range(300)]
+        parts[200:200] = ["\N{PARTY POPPER}".encode()]
+        text = b"".join(parts)
+        decoded: list[int] = []
+
+        def decode(ids: list[int], *, skip_special: bool, into: list[int] = decoded) -> str:
+            into.append(len(ids))
+            return bytes(ids).decode("utf-8", "replace")
+
+        answer, found, written = Answer(Stream(decode), ()), list[Scored](), ""
+        for at, byte in enumerate(text):
+            piece = answer.push(Update(byte, "length" if at == len(text) - 1 else None, score=Score(byte, 0.0, ())))
+            written += piece.text
+            found += piece.tokens
+        assert written == text.decode("utf-8", "replace")
+        assert [each.token for each in found] == list(text)
+        assert [each.offset for each in found] == places_by_bytes([bytes([byte]) for byte in text])
+        assert max(decoded) < 100
+
+
 SPECIAL = 256
 
 

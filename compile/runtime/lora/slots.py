@@ -94,7 +94,9 @@ class Slots:
     def _refused(self, name: TaskId, why: str, parameters: list[str], factors: Mapping[str, LoraFactors]) -> Diagnostic:
         more = f" and {len(parameters) - 1} more" if len(parameters) > 1 else ""
         of = f" for `{parameters[0]}`{more}" if parameters[0] else ""
-        if why.startswith(INFINITE):
+        if why == NO_SLOTS and not factors:  # a request names the LoRA alone
+            help = "compile with --lora-dir DIR, the folder of the LoRA"
+        elif why.startswith(INFINITE):
             help = "if the LoRA's own values are finite, compile with a --dtype that holds them, such as float32"
         elif why in (NO_SLOTS, NO_SLOT) or why.startswith("its rank"):
             valid = {parameter: each for parameter, each in factors.items() if each.shape}

@@ -84,12 +84,12 @@ def test_wrong_words_are_named(gpt2, llama, bundle):
         done = bringup("run", bundle, *(() if "--batch" in words else tokens), *words)
         assert done.exit_code != 0
         assert message in " ".join(done.output.split()), (words, done.output)
-    done = bringup(
-        "run", bundle, "--batch", "-", stdin='{"tokens": [1], "lora": "one"}\n{"tokens": [1], "lora": 1.5}\n'
-    )
+    lines = "".join(f'{{"tokens": [1], "lora": {lora}}}\n' for lora in ('"one"', 1.5, 7))
+    done = bringup("run", bundle, "--batch", "-", "--lora", f"7={gpt2.loras['all']}", stdin=lines)
     assert "line 1: the LoRA `one` is not in the cache" in " ".join(done.output.split())
     assert "= help: name its files: --lora one=PATH" in done.output
     assert "line 2: `lora` is 1.5, not the name of a LoRA, or null" in " ".join(done.output.split())
+    assert 'line 3: `lora` is 7, and names of LoRAs are texts: write "7"' in " ".join(done.output.split())
 
 
 def test_limits_that_say_nothing_are_refused(gpt2):
