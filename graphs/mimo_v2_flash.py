@@ -50,8 +50,8 @@ class MiMoV2FlashConfig(DecoderConfig):
         sparse = listed_layers(fields, layers) or tuple(index > 0 for index in range(layers))
         absent: dict[str, Any] = {"max_positions": 131072, "kv_heads": 4, "head_dim": 192, "ffn": 16384, "eps": 1e-5}
         absent |= {"theta": ROPES["rope_theta"], "partial": ROPES["partial_rotary_factor"]}
-        local = {"local_theta": ROPES["swa_rope_theta"], "local_theta_key": "swa_rope_theta"}
-        common = read_common(fields, windows, **absent, **local)
+        absent |= {"local_theta": ROPES["swa_rope_theta"], "local_theta_key": "swa_rope_theta"}
+        common = read_common(fields, windows, **absent)
         heads = 2 * common["num_kv_heads"]
         if not fields.doubtful and common["num_heads"] % heads and any(windows):
             message = (
