@@ -83,7 +83,8 @@ def run_batch(path: Path, batch: Batch, defaults: Mapping[str, Any], lines: Stag
 def _answer(batch: Batch, writer: Writer, last: Event) -> dict[str, Any]:
     speeds = {name: getattr(replace(last.stats, load_seconds=batch.load_seconds), name) for name in SPEEDS}
     draft = {"draft": last.draft.to_json()} if last.draft else {}
-    return {"tokens": writer.tokens, "text": writer.text, **speeds, "weights": batch.manifest["weights"], **draft}
+    answer = {"tokens": writer.tokens, "text": writer.text, "reason": last.reason}
+    return {**answer, **speeds, "weights": batch.manifest["weights"], **draft}
 
 
 def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:

@@ -1,9 +1,10 @@
-"""The default name of a bundle, and the next command for it."""
+"""The default name of a bundle, the next command for it, and what commands print about one."""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,12 @@ def next_step(job: Job, bundle: Path) -> str:
         return f'run it from Python: bringup.load("{bundle}").prefill(tokens, {named})'
     prompt = '--prompt "Hello, I am"' if job.checkpoint.tokenizer else "--tokens 1,2,3"
     return f"run it: bringup run {bundle} {prompt}"
+
+
+def note_dummy(manifest: Mapping[str, Any]) -> None:
+    """Prints a note if a bundle has random weights."""
+    if manifest["weights"] == "dummy":
+        print("note: random dummy weights: the output is meaningless", file=sys.stderr)
 
 
 def refuse_options_of_bundle(bundle: Path, named: Named, more: Mapping[str, Any] | None = None) -> None:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import click
 
 from bringup.cli.batch import run_batch
+from bringup.cli.bundles import note_dummy
 from bringup.cli.chat import opened, user_prompts
 from bringup.cli.launches.profile import profiled
 from bringup.cli.parameters.drafts import check_draft, draft_options, loaded, say_accepted
 from bringup.cli.parameters.loras import chosen_lora, run_lora_options
 from bringup.cli.parameters.targets import DEVICE
 from bringup.cli.parameters.words import BUNDLE, NEW_FILE, Number
-from bringup.cli.tokens import SPEEDS, TOKENS, Writer, ends_of, tokenizer_of
+from bringup.cli.tokens import SPEEDS, TOKENS, Writer, ends_of, reason_of, tokenizer_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from bringup.compile.runtime.session import Session
     from bringup.compile.runtime.speculative import Speculative
@@ -108,9 +108,9 @@ def command(
             batch = load_batch(bundle, executor, draft=draft, draft_tokens=draft_tokens)
             for name, path in lora.items():
                 batch.loras.add(name, batch.read_lora(path))
-        _note_dummy(batch.manifest)
+        note_dummy(batch.manifest)
         if batch.drafts:
-            _note_dummy(batch.drafts.manifest)
+            note_dummy(batch.drafts.manifest)
         with profiled(batch.executor, profile, lines):
             run_batch(batch_file, batch, sampling, lines)
         return
@@ -118,7 +118,7 @@ def command(
         session = load(bundle, executor)
         if chosen is not None:
             session.use_lora(chosen, session.read_lora(lora[chosen]))
-    _note_dummy(session.manifest)
+    note_dummy(session.manifest)
     pair = _with_draft(session, draft, draft_tokens, lines) if draft else None
     tokenizer = tokenizer_of(session, required=tokens is None)
     with profiled(session.executor, profile, lines):
@@ -149,11 +149,6 @@ def _check_usage(
     check_draft(draft, draft_tokens)
 
 
-def _note_dummy(manifest: Mapping[str, Any]) -> None:
-    if manifest["weights"] == "dummy":
-        print("note: random dummy weights: the output is meaningless", file=sys.stderr)
-
-
 def _with_draft(session: Session, bundle: Path, draft_tokens: int | None, lines: StageLines) -> Speculative:
     """The session with its draft, which runs on the same device if its target is the same."""
     from bringup.compile.bundle.folder import read_manifest
@@ -163,7 +158,7 @@ def _with_draft(session: Session, bundle: Path, draft_tokens: int | None, lines:
     with lines.stage(f"Loading {bundle}"):
         same = read_manifest(bundle)["target"] == session.manifest["target"]
         draft = load(bundle, session.device if same else None)
-    _note_dummy(draft.manifest)
+    note_dummy(draft.manifest)
     return Speculative(session, draft, draft_tokens)
 
 
@@ -172,17 +167,20 @@ def _generate(
     lines: StageLines, *, as_json: bool, **how: bool,
 ) -> str:  # fmt: skip
     """Writes the tokens that follow `ids`, and returns their text."""
-    writer = Writer(tokenizer, quiet=as_json)
-    for token in (pair or session).generate(ids, eos=ends_of(session, tokenizer), **sampling, **how):
+    writer, ends = Writer(tokenizer, quiet=as_json), ends_of(session, tokenizer)
+    for token in (pair or session).generate(ids, eos=ends, **sampling, **how):
         writer.push(token)
     writer.finish()
+    reason = reason_of(writer.tokens, ends, sampling["max_new_tokens"])
     speeds: dict[str, float] = {name: getattr(session.stats, name) for name in SPEEDS}
     if as_json:
-        result = {"tokens": writer.tokens, "text": writer.text, **speeds, "weights": session.manifest["weights"]}
+        result = {"tokens": writer.tokens, "text": writer.text, "reason": reason}
+        result |= {**speeds, "weights": session.manifest["weights"]}
         result |= {"draft": pair.stats.to_json()} if pair else {}
         print(json.dumps(result), flush=True)
     prefill, decode, _ = (f"{speed:,.1f} tokens/s" for speed in speeds.values())
-    lines.say("Generated", f"{len(writer.tokens)} tokens; prefill {prefill}, decode {decode}")
+    full = ", until the context was full" if reason == "context" else ""
+    lines.say("Generated", f"{len(writer.tokens)} tokens{full}; prefill {prefill}, decode {decode}")
     if pair:
         say_accepted(lines, pair.stats)
     return writer.text or ""

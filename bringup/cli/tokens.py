@@ -10,7 +10,10 @@ import click
 from bringup.diagnostics import BringupError
 
 if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
+
     from bringup.compile.runtime.batch import Batch
+    from bringup.compile.runtime.request import Reason
     from bringup.compile.runtime.session import Session
     from bringup.compile.text.tokenizer import Tokenizer
 
@@ -49,6 +52,13 @@ def ends_of(session: Session | Batch, tokenizer: Tokenizer | None) -> frozenset[
     from bringup.compile.runtime.opening import eos_of
 
     return tokenizer.eos if tokenizer else eos_of(session.folder, session.manifest)
+
+
+def reason_of(tokens: Sequence[int], ends: Container[int], most: int) -> Reason:
+    """Why an answer ends, as in `Event.reason`; `most` is the number of tokens that were requested."""
+    if tokens and tokens[-1] in ends:
+        return "eos"
+    return "length" if len(tokens) == most else "context"
 
 
 class Writer:

@@ -33,7 +33,8 @@ class FakeStream:
 
 
 class FakeTokenizer:
-    eos = frozenset({7})
+    def __init__(self, eos: int = 7) -> None:
+        self.eos = frozenset({eos})
 
     def encode(self, text: str) -> list[int]:
         return [len(text)]
@@ -70,18 +71,31 @@ def session(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
 
 
 def test_text_goes_to_stdout_and_the_rest_to_stderr(bringup: Bringup, session: FakeSession) -> None:
-    result = bringup("run", "gpt2.bundle", "--prompt", "Hello", "--seed", "3", "--temperature", "0.5")
+    options = ("--seed", "3", "--temperature", "0.5", "--max-new-tokens", "4")
+    result = bringup("run", "gpt2.bundle", "--prompt", "Hello", *options)
     assert (result.exit_code, result.stdout) == (0, " 1 2 3 4\n")
     assert "Loaded gpt2.bundle in " in result.stderr
     assert "Generated 4 tokens; prefill 800.0 tokens/s, decode 31.6 tokens/s\n" in result.stderr
-    settings = {"max_new_tokens": 64, "temperature": 0.5, "top_p": 1.0, "top_k": 0, "seed": 3, "eos": frozenset({7})}
+    settings = {"max_new_tokens": 4, "temperature": 0.5, "top_p": 1.0, "top_k": 0, "seed": 3, "eos": frozenset({7})}
     assert session.arguments == {"tokens": [5], **settings}
 
 
 def test_json(bringup: Bringup, session: FakeSession) -> None:
-    found = json.loads(bringup("run", "b", "--tokens", "1, 2,3", "--json").stdout)
-    assert found == {"tokens": [1, 2, 3, 4], "text": " 1 2 3 4", **SPEEDS, "weights": "checkpoint"}
+    found = json.loads(bringup("run", "b", "--tokens", "1, 2,3", "--json", "--max-new-tokens", "4").stdout)
+    answer = {"tokens": [1, 2, 3, 4], "text": " 1 2 3 4", "reason": "length"}
+    assert found == {**answer, **SPEEDS, "weights": "checkpoint"}
     assert session.arguments["tokens"] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("ends", "most", "reason"), [(4, 4, "eos"), (7, 4, "length"), (7, 5, "context")])
+def test_the_reason_why_an_answer_ends(
+    bringup: Bringup, session: FakeSession, ends: int, most: int, reason: str
+) -> None:
+    """The generator has four tokens: with five requested, the context is full."""
+    session.found = FakeTokenizer(ends)
+    words = ("run", "b", "--tokens", "1", "--max-new-tokens", str(most))
+    assert json.loads(bringup(*words, "--json").stdout)["reason"] == reason
+    assert ("4 tokens, until the context was full; " in bringup(*words).stderr) == (reason == "context")
 
 
 def test_dummy_weights_are_reported(bringup: Bringup, session: FakeSession) -> None:
@@ -89,6 +103,14 @@ def test_dummy_weights_are_reported(bringup: Bringup, session: FakeSession) -> N
     result = bringup("run", "b", "--tokens", "1", "--json")
     assert json.loads(result.stdout)["weights"] == "dummy"
     assert "note: random dummy weights" in result.stderr
+
+
+def test_dummy_weights_are_reported_by_the_server(bringup: Bringup, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = SimpleNamespace(manifest={"weights": "dummy"}, drafts=None, unshared="")
+    monkeypatch.setattr("bringup.compile.serve.server.open_served", lambda *given: batch)
+    monkeypatch.setattr("bringup.compile.serve.server.serve", lambda opening, **given: opening())
+    result = bringup("serve", "b")
+    assert (result.exit_code, result.stderr.count("note: random dummy weights")) == (0, 1), result.output
 
 
 def test_without_a_tokenizer_ids_come_out(bringup: Bringup, session: FakeSession) -> None:

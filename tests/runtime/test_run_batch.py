@@ -50,7 +50,9 @@ def test_answers_are_in_the_order_of_the_lines(batch: Batch, tmp_path: Path) -> 
     answers = [json.loads(line) for line in result.stdout.splitlines()]
     wanted = [exact.expected(Request(**{"max_new_tokens": 5, "seed": 3, **line})) for line in lines]
     assert [answer["tokens"] for answer in answers] == wanted
-    keys = ["tokens", "text", "prefill_tokens_per_s", "decode_tokens_per_s", "load_seconds", "weights"]
+    assert {answer["reason"] for answer in answers} <= {"length", "context"}
+    assert [answer["reason"] for answer in answers if len(answer["tokens"]) < 5] == ["length", "length"]
+    keys = ["tokens", "text", "reason", "prefill_tokens_per_s", "decode_tokens_per_s", "load_seconds", "weights"]
     assert all(list(answer) == keys for answer in answers)
     assert {(answer["text"], answer["load_seconds"], answer["weights"]) for answer in answers} == {
         (None, 0.25, "checkpoint")

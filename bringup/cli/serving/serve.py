@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bringup.cli.bundles import note_dummy
 from bringup.cli.parameters.drafts import check_draft, draft_options, loaded
 from bringup.cli.parameters.loras import serve_lora_option
 from bringup.cli.parameters.targets import DEVICE
@@ -104,6 +105,9 @@ def command(
     def opening() -> Batch:
         with lines.stage(f"Loading {loaded(bundle, draft)}"):
             batch = open_served(bundle, executor, lora, lora_fraction, draft, draft_tokens)
+        for opened in (batch, batch.drafts):
+            if opened:
+                note_dummy(opened.manifest)
         if reason := batch.unshared:
             print(f"note: no prompts share a prefix, because the model has {reason}", file=sys.stderr)
         return batch
