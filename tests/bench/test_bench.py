@@ -124,13 +124,12 @@ def test_shapes_without_room(bundle: Path) -> None:
 
 @pytest.mark.slow
 def test_a_model_with_a_short_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shapes that the model's positions do not hold are left out, unless an option requests them or none is left."""
+    """Shapes that the model's positions do not hold are left out, unless --input requests them or none is left."""
     source = job_of("gpt2", tmp_path).checkpoint.source
     positions = json.loads(Path(source, "config.json").read_text("utf-8"))["n_positions"]
     monkeypatch.setattr("bringup.cli.launches.bench.INPUTS", (8, positions))
-    monkeypatch.setattr("bringup.cli.launches.bench.OUTPUT", 2)
     monkeypatch.setattr("bringup.cli.launches.bench.BATCHES", (1,))
-    words = ("gpt2", "--checkpoint", source, "--rounds", 1, "--warmup", 0)
+    words = ("gpt2", "--checkpoint", source, "--rounds", 1, "--warmup", 0, "--output", 2)
     result = bench(*words, "--json")
     assert f"note: {positions} tokens and 2 new ones do not fit the bundle's context of {positions}" in result.stderr
     assert [row["input"] for row in json.loads(result.stdout)["rows"]] == [8]

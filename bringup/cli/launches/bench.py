@@ -81,7 +81,7 @@ def command(
     """Measure MODEL, which is compiled first, or a BUNDLE: time to the first token, latency of the others, memory.
 
     Prompts are random tokens, the same for every engine; each engine runs in a separate process. Shapes that do not
-    fit the bundle are skipped, unless an option requests them.
+    fit the bundle are skipped, unless --input or --batch requests them.
     """
     from bringup.compile.bench.bench import bench
     from bringup.compile.bench.timing import Shape
@@ -92,7 +92,7 @@ def command(
         raise click.UsageError("--gguf is the file of llama.cpp, which is not measured: give --against llama.cpp too")
     lines = StageLines()
     shapes = [Shape(b, i, new or OUTPUT) for b, i in product(batches or BATCHES, taken or INPUTS)]
-    given = (taken, new, batches) != (None, None, None)
+    given = (taken, batches) != (None, None)
     with _bundle(named, target, target_option, weights, shapes, given, lines) as bundle:
         report = bench(
             bundle,
