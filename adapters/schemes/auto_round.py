@@ -30,17 +30,18 @@ from bringup.shown import shown
 AS_FLOATS = 16  # modules with at least this many bits are not quantised
 GPTQ = ("auto_round:auto_gptq", "auto_gptq")
 AWQ = ("auto_round:auto_awq", "auto_awq")
+WITHOUT_OFFSET = ("auto_round", "auto_round:gptqmodel")  # GPTQ's layout with zero points as they are
 
 
 def read(words: Fields) -> Stored:
     read_auto_round(words)
-    packing = words.choice("packing_format", (*GPTQ, *AWQ), GPTQ[0])
+    packing = words.choice("packing_format", (*GPTQ, *WITHOUT_OFFSET, *AWQ), GPTQ[0])
     usual = read_groups(words)
-    selection = _selection(words, usual, other_groups=packing in GPTQ)
+    selection = _selection(words, usual, other_groups=packing not in AWQ)
     words.read |= {"sym", "block_name_to_quantize", "extra_config", "lm_head"}
     unquantized = UnquantizedModules.from_fields(words)
-    if packing in GPTQ:
-        return Gptq(1, selection, unquantized)
+    if packing not in AWQ:
+        return Gptq(int(packing in GPTQ), selection, unquantized)
     words.only("bits", 4)
     names = frozenset(name for name, groups in selection.named.items() if groups is None)
     return Awq(usual.size, True, replace(unquantized, names=unquantized.names | names))

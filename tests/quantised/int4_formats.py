@@ -24,14 +24,14 @@ def gptq(bits: int = 4, group: int = 32, *, sym: bool = False, act_order: bool =
     return Format(words, partial(packed.gptq, bits=bits, group=group, sym=sym, act_order=act_order, version=version))
 
 
-def auto_round() -> Format:
-    """Its GPTQ layout, as intel/auto-round writes it."""
+def auto_round(packing: str = "auto_round:auto_gptq", *, sym: bool = True, version: int = 1) -> Format:
+    """Its GPTQ layout, as intel/auto-round writes it; the version is that of GPTQ's zero points."""
     words = {
-        "quant_method": "auto-round", "packing_format": "auto_round:auto_gptq", "bits": 4, "group_size": 32,
-        "sym": True, "data_type": "int", "iters": 0, "autoround_version": "0.14.2",
+        "quant_method": "auto-round", "packing_format": packing, "bits": 4, "group_size": 32,
+        "sym": sym, "data_type": "int", "iters": 0, "autoround_version": "0.14.2",
         "extra_config": {"lm_head": {"bits": 16, "data_type": "float"}},
     }  # fmt: skip
-    return Format(words, partial(packed.gptq, bits=4, group=32, sym=True))
+    return Format(words, partial(packed.gptq, bits=4, group=32, sym=sym, version=version))
 
 
 def int8() -> Format:
@@ -58,6 +58,7 @@ FORMATS = {
     "gptq symmetric by activations": gptq(sym=True, act_order=True),
     "gptq 2 v2 by activations": gptq(2, version=2, act_order=True),
     "auto-round": auto_round(),
+    "auto-round without offset": auto_round("auto_round:gptqmodel", sym=False, version=2),
     "int8": int8(),
     "nf4": four_bits(),
     "nf4 nested": four_bits(nested=True),
