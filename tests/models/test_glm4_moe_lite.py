@@ -10,12 +10,8 @@ from transformers import Glm4MoeLiteConfig, PreTrainedConfig
 
 from bringup.diagnostics import BringupError
 from bringup.graphs.glm4_moe_lite import Glm4MoeLiteConfig as OurConfig
+from tests.models.test_deepseek_v3 import SIZES, YARN
 
-SIZES: dict[str, Any] = {"vocab_size": 131, "max_position_embeddings": 1024}
-YARN = {
-    "rope_type": "yarn", "rope_theta": 1e4, "factor": 40.0, "original_max_position_embeddings": 25,
-    "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 32.0, "beta_slow": 1.0,
-}  # fmt: skip
 CASES: dict[str, PreTrainedConfig] = {
     "groups-yarn-tied": Glm4MoeLiteConfig(
         **SIZES, hidden_size=42, intermediate_size=50, num_hidden_layers=2, num_attention_heads=3,
