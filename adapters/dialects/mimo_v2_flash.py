@@ -70,19 +70,23 @@ def derived(hyper: Hyperparameters) -> dict[str, Any]:
 def _layers(hyper: Hyperparameters, layers: int) -> dict[str, Any]:
     """The types of layers, and the key heads of each type; a file has one number of them for all layers, or a list.
 
-    If layers of a type differ, the list stands for their number, which is an error.
+    A list that does not describe all layers, or layers of a type that differ, is an error: the config gets the list.
     """
     own = hyper.values
-    sparse = (f"blk.{index}.ffn_gate_inp.weight" in hyper.tensors for index in range(layers))
-    found: dict[str, Any] = {"mlp_layer_types": ["sparse" if experts else "dense" for experts in sparse]}
     stated, heads = own.get(WINDOWS), own.get(KEY_HEADS, own["attention.head_count"])
     windows = cast("list[object]", stated)[:layers] if isinstance(stated, list) else []  # llama.cpp requires a list
-    found["layer_types"] = ["sliding_attention" if window else "full_attention" for window in windows]
+    found: dict[str, Any] = {"layer_types": ["sliding_attention" if each else "full_attention" for each in windows]}
+    if len(windows) < layers:
+        return found
     counts = cast("list[object]", heads)[:layers] if isinstance(heads, list) else [heads] * layers
-    of_windows, of_full = (
-        [n for n, window in zip(counts, windows, strict=False) if bool(window) is kind] for kind in (True, False)
+    if len(counts) < layers:
+        return found | {"num_key_value_heads": counts}
+    sparse = (f"blk.{index}.ffn_gate_inp.weight" in hyper.tensors for index in range(layers))
+    found["mlp_layer_types"] = ["sparse" if experts else "dense" for experts in sparse]
+    local, full = (
+        _alike([n for n, window in zip(counts, windows, strict=True) if bool(window) is of_windows])
+        for of_windows in (True, False)
     )
-    local, full = _alike(of_windows), _alike(of_full)
     if full is None:
         full = local // 2 if type(local) is int else local
     return found | {"num_key_value_heads": full} | ({} if local is None else {"swa_num_key_value_heads": local})

@@ -159,7 +159,28 @@ def test_layers_of_lfm2_without_key_heads_have_a_convolution(
 )
 def test_keys_that_gemma4_needs(changes: dict[str, Any], codes: set[str], key: str, tmp_path: Path) -> None:
     """Those that llama.cpp requires are errors if they are absent, and the others if they do not describe the model."""
-    case = CASES["gemma4-values-of-keys"]
+    assert _codes(CASES["gemma4-values-of-keys"], changes, key, tmp_path) == codes
+
+
+@pytest.mark.parametrize(
+    ("changes", "codes", "key"),
+    [
+        ({"attention.sliding_window": None}, set(), ""),  # transformers' own
+        ({"attention.sliding_window_pattern": None}, {"BU122"}, "layer_types"),
+        ({"attention.sliding_window_pattern": [0, 1]}, {"BU122"}, "layer_types"),
+        ({"attention.sliding_window_pattern": [1, 1, 1]}, {"BU121"}, "num_key_value_heads"),
+        ({"attention.head_count_kv": [1, 2]}, {"BU121"}, "num_key_value_heads"),
+        ({"attention.head_count_kv": [1, 2, 4]}, {"BU122"}, "swa_num_key_value_heads"),
+        ({"attention.head_count_kv": 1}, {"BU122"}, "swa_num_key_value_heads"),
+        ({"block_count": 2**32 - 1}, {"BU124"}, "num_hidden_layers"),
+    ],
+)
+def test_keys_that_mimo_needs(changes: dict[str, Any], codes: set[str], key: str, tmp_path: Path) -> None:
+    assert _codes(CASES["mimo-v2-flash"], changes, key, tmp_path) == codes
+
+
+def _codes(case: gguf_families.Case, changes: dict[str, Any], key: str, tmp_path: Path) -> set[str]:
+    """The codes of the findings on a key of the config of a file with other hyperparameters; None removes one."""
 
     def words(writer: gguf.GGUFWriter, config: llama_cpp.Config) -> None:
         case.words(writer, config)
@@ -171,7 +192,7 @@ def test_keys_that_gemma4_needs(changes: dict[str, Any], codes: set[str], key: s
 
     _, file = gguf_families.write(case, tmp_path, words=words)
     found = open_job(None, str(file)).findings
-    assert {each.code for each in found if each.parameter == key} == codes
+    return {each.code for each in found if each.parameter == key}
 
 
 def test_transformers_has_no_reference_for_a_value_of_each_layer(tmp_path: Path) -> None:
