@@ -58,6 +58,8 @@ def even(words: dict[str, Any]) -> dict[str, Any]:
         changed["mamba_d_head"] = words["mamba_expand"] * EVEN["hidden_size"] // EVEN["mamba_n_heads"]
     if words.get("num_key_value_heads") == words.get("num_attention_heads") and "num_key_value_heads" in changed:
         changed["num_key_value_heads"] = HEADS
+    if "attention_value_scale" in words:  # of MiMo: layers with a window have twice the key heads
+        changed["num_key_value_heads"] = KEY_HEADS // 2
     if isinstance(words.get("text_config"), dict):
         changed["text_config"] = even(words["text_config"])
     return words | changed
