@@ -1,4 +1,4 @@
-"""The drafts of DeepSeek-V3, V3.2 and GLM-5 as published: layers after the last of the main model in its checkpoint."""
+"""The published drafts of DeepSeek-V3, V3.2, GLM-4.7-Flash and GLM-5: layers of a checkpoint after the model's last."""
 
 from __future__ import annotations
 

@@ -101,7 +101,8 @@ def _check_published(fields: Fields, config: MiMoV2FlashConfig) -> None:
     fields.only("scoring_func", "sigmoid")
     fields.only("topk_method", "noaux_tc")
     fields.only("rope_scaling", None)
-    fields.read |= {"attention_chunk_size", "hybrid_block_size"}  # the published code does not read them
+    fields.only("hybrid_block_size", None)
+    fields.optional("attention_chunk_size", int)  # neither transformers nor llama.cpp's converter reads it
     if fields.raw.get("rope_parameters") is None:
         for key, value in ROPES.items():
             fields.only(key, value)
