@@ -13,6 +13,7 @@ import pytest
 from bringup.cli.bundles import bundle_name
 from bringup.diagnostics import Diagnostic, fail
 from tests.cli.conftest import Bringup
+from tests.runtime import exact
 
 SPEEDS = {"prefill_tokens_per_s": 800.0, "decode_tokens_per_s": 31.64, "load_seconds": 0.12}
 
@@ -106,7 +107,8 @@ def test_dummy_weights_are_reported(bringup: Bringup, session: FakeSession) -> N
 
 
 def test_dummy_weights_are_reported_by_the_server(bringup: Bringup, monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = SimpleNamespace(manifest={"weights": "dummy"}, drafts=None, unshared="")
+    batch = exact.new_batch(3)
+    batch.manifest = {**batch.manifest, "weights": "dummy"}
     monkeypatch.setattr("bringup.compile.serve.server.open_served", lambda *given: batch)
     monkeypatch.setattr("bringup.compile.serve.server.serve", lambda opening, **given: opening())
     result = bringup("serve", "b")

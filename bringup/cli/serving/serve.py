@@ -105,9 +105,9 @@ def command(
     def opening() -> Batch:
         with lines.stage(f"Loading {loaded(bundle, draft)}"):
             batch = open_served(bundle, executor, lora, lora_fraction, draft, draft_tokens)
-        for opened in (batch, batch.drafts):
-            if opened:
-                note_dummy(opened.manifest)
+        note_dummy(batch.manifest)
+        if batch.drafts:
+            note_dummy(batch.drafts.manifest)
         if reason := batch.unshared:
             print(f"note: no prompts share a prefix, because the model has {reason}", file=sys.stderr)
         return batch
